@@ -1,0 +1,329 @@
+"""The evidence bundle: what an attester sends for one challenge, decoded but not believed.
+
+Shape (JSON): `{"version": 1, "node_id": hex, "nonce": base64url, "items": [...]}`. Every item has `kind` and `index`
+(0, 1, 2, ... within its kind); every body is base64url and every other field is named here. Hand-written rather than
+modelled: this is the hot path, and each fault has a reason code of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NewType, assert_never
+
+from verifier.wire.codes import ReasonCode
+from verifier.wire.encoding import (
+    canonical_json,
+    decode_base64url,
+    decode_hex,
+    decode_json_object,
+    encode_base64url,
+)
+from verifier.wire.failures import MalformedEvidence
+
+NodeId = NewType("NodeId", str)
+"""SHA-256 of the EK's DER SubjectPublicKeyInfo, 64 lower-case hex digits."""
+Nonce = NewType("Nonce", bytes)
+"""32 random bytes, good for one bundle of one node."""
+
+VERSION = 1
+NONCE_BYTES = 32
+MAX_ITEMS = 64
+MAX_STRUCTURE_BYTES = 4096
+"""No TPM structure that we take exceeds this: the TPM's own command buffer is 4 KiB."""
+MAX_BOOT_LOG_BYTES = 1024 * 1024
+"""The firmware's log area is 64 KiB to 512 KiB in practice; the largest real log we know is 66 KiB."""
+MAX_IMA_PART_BYTES = 2 * 1024 * 1024
+MAX_FACTS_BYTES = 16 * 1024
+MAX_TOKEN_BYTES = 16 * 1024
+
+PCR_BANK_BYTES: Mapping[str, int] = {"sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
+PcrBanks = Mapping[str, Mapping[int, bytes]]
+"""PCR values by bank name and PCR index."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBody:
+    """A body that the verifier already has, named by digest and size instead of being sent."""
+
+    claimed_sha256: bytes
+    claimed_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TpmQuote:
+    """TPM2_Quote by the AK: TPMS_ATTEST, TPMT_SIGNATURE and the PCR values that it should cover."""
+
+    index: int
+    attest: bytes
+    signature: bytes
+    claimed_pcrs: PcrBanks
+    kind: Literal["tpm-quote"] = "tpm-quote"
+
+
+@dataclass(frozen=True, slots=True)
+class BootLog:
+    """The firmware's event log (binary_bios_measurements), or its digest when the verifier knows it."""
+
+    index: int
+    log: bytes | KnownBody
+    kind: Literal["boot-log"] = "boot-log"
+
+
+@dataclass(frozen=True, slots=True)
+class ImaLog:
+    """Part of the binary IMA log from entry-aligned byte `offset`; proved by PCR 10, so not bound by the nonce."""
+
+    index: int
+    log: bytes
+    offset: int
+    kind: Literal["ima-log"] = "ima-log"
+
+
+@dataclass(frozen=True, slots=True)
+class BindingKey:
+    """This boot's binding key: TPM2B_PUBLIC, and TPM2_Certify of it by the AK (TPMS_ATTEST, TPMT_SIGNATURE)."""
+
+    index: int
+    public: bytes
+    certify: bytes
+    certify_signature: bytes
+    kind: Literal["binding-key"] = "binding-key"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeToken:
+    """The attester pod's projected ServiceAccount token (JWT text as bytes)."""
+
+    index: int
+    token: bytes
+    kind: Literal["node-token"] = "node-token"
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the host says of itself: a JSON object as bytes, so that its digest is of what was sent."""
+
+    index: int
+    body: bytes
+    kind: Literal["host-facts"] = "host-facts"
+
+
+Item = TpmQuote | BootLog | ImaLog | BindingKey | NodeToken | HostFacts
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceBundle:
+    """One node's answer to one challenge. Nothing in it is verified; `claimed_node_id` least of all."""
+
+    claimed_node_id: NodeId
+    claimed_nonce: Nonce
+    items: tuple[Item, ...]
+
+
+def decode_bundle(body: bytes) -> EvidenceBundle:
+    """The bundle whose JSON is `body`; every size and spelling is checked, no claim is.
+
+    Raises MalformedEvidence: `json-invalid`, `body-too-large`, `version-unsupported`, `schema-mismatch`,
+    `encoding-not-canonical`, `item-kind-unknown`, `item-duplicated`, `item-index-invalid`.
+    """
+    return bundle_from_json(decode_json_object(body, "bundle"))
+
+
+def bundle_from_json(message: dict[str, Any]) -> EvidenceBundle:
+    """As `decode_bundle`, from the decoded JSON object."""
+    if message.get("version") != VERSION or type(message["version"]) is not int:
+        seen = message.get("version")
+        raise MalformedEvidence(ReasonCode.VERSION_UNSUPPORTED, "bundle.version", repr(seen), str(VERSION))
+    _require_fields(message, _BUNDLE_FIELDS, "bundle")
+    node_id = NodeId(_text(message, "node_id", "bundle"))
+    decode_hex(node_id, "bundle.node_id", 32)
+    nonce = Nonce(decode_base64url(_text(message, "nonce", "bundle"), "bundle.nonce", NONCE_BYTES))
+    if len(nonce) != NONCE_BYTES:
+        raise MalformedEvidence(
+            ReasonCode.SCHEMA_MISMATCH, "bundle.nonce", f"{len(nonce)} bytes", f"{NONCE_BYTES} bytes"
+        )
+    items = message["items"]
+    if type(items) is not list or not items:
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, "bundle.items", None, "a list with at least one item")
+    if len(items) > MAX_ITEMS:
+        raise MalformedEvidence(
+            ReasonCode.BODY_TOO_LARGE, "bundle.items", f"{len(items)} items", f"at most {MAX_ITEMS}"
+        )
+    decoded = tuple(_item(item, f"items[{position}]") for position, item in enumerate(items))
+    _require_unique(decoded)
+    return EvidenceBundle(node_id, nonce, decoded)
+
+
+def _require_unique(items: tuple[Item, ...]) -> None:
+    seen: dict[str, set[int]] = {}
+    for item in items:
+        indices = seen.setdefault(item.kind, set())
+        if item.index in indices:
+            raise MalformedEvidence(ReasonCode.ITEM_DUPLICATED, f"{item.kind}[{item.index}]")
+        indices.add(item.index)
+    for kind, indices in seen.items():
+        if max(indices) != len(indices) - 1:
+            raise MalformedEvidence(
+                ReasonCode.ITEM_INDEX_INVALID, kind, str(sorted(indices)), "0, 1, 2, ... without gaps"
+            )
+
+
+def _item(item: object, where: str) -> Item:
+    if type(item) is not dict:
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, where, type(item).__name__, "an object")
+    kind = item.get("kind")
+    if type(kind) is not str:
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.kind", None, "a string")
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise MalformedEvidence(ReasonCode.ITEM_KIND_UNKNOWN, f"{where}.kind", kind, ", ".join(_DECODERS))
+    return decoder(item, where, _index(item, where))
+
+
+def _index(item: dict[str, Any], where: str) -> int:
+    index = item.get("index")
+    if type(index) is not int or not 0 <= index < MAX_ITEMS:
+        raise MalformedEvidence(ReasonCode.ITEM_INDEX_INVALID, f"{where}.index", repr(index), f"0 to {MAX_ITEMS - 1}")
+    return index
+
+
+def _require_fields(message: dict[str, Any], fields: frozenset[str], where: str) -> None:
+    if message.keys() != fields:
+        wrong = sorted(str(key) for key in message.keys() ^ fields)
+        raise MalformedEvidence(
+            ReasonCode.SCHEMA_MISMATCH, where, f"missing or unknown: {', '.join(wrong)}", ", ".join(sorted(fields))
+        )
+
+
+def _text(message: dict[str, Any], name: str, where: str) -> str:
+    value = message[name]
+    if type(value) is not str:
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.{name}", type(value).__name__, "a string")
+    return value
+
+
+def _body(item: dict[str, Any], name: str, where: str, max_bytes: int) -> bytes:
+    value = decode_base64url(_text(item, name, where), f"{where}.{name}", max_bytes)
+    if not value:
+        # Attack: an empty body whose check is skipped somewhere because it is false.
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.{name}", "empty", "at least one byte")
+    return value
+
+
+def _natural(item: dict[str, Any], name: str, where: str, maximum: int) -> int:
+    value = item[name]
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.{name}", repr(value), f"0 to {maximum}")
+    return value
+
+
+_BUNDLE_FIELDS = frozenset({"version", "node_id", "nonce", "items"})
+_QUOTE_FIELDS = frozenset({"kind", "index", "attest", "signature", "pcrs"})
+_BOOT_LOG_FIELDS = frozenset({"kind", "index", "log"})
+_KNOWN_LOG_FIELDS = frozenset({"kind", "index", "log_sha256", "log_size"})
+_IMA_FIELDS = frozenset({"kind", "index", "log", "offset"})
+_BINDING_KEY_FIELDS = frozenset({"kind", "index", "public", "certify", "certify_signature"})
+_TOKEN_FIELDS = frozenset({"kind", "index", "token"})
+_HOST_FACTS_FIELDS = frozenset({"kind", "index", "body"})
+_PCR_NAMES: Mapping[str, int] = {str(index): index for index in range(24)}
+
+
+def _quote(item: dict[str, Any], where: str, index: int) -> TpmQuote:
+    _require_fields(item, _QUOTE_FIELDS, where)
+    attest = _body(item, "attest", where, MAX_STRUCTURE_BYTES)
+    signature = _body(item, "signature", where, MAX_STRUCTURE_BYTES)
+    banks = item["pcrs"]
+    if type(banks) is not dict or not banks:
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs", None, "PCR values by bank")
+    return TpmQuote(
+        index, attest, signature, {bank: _pcr_values(bank, values, where) for bank, values in banks.items()}
+    )
+
+
+def _pcr_values(bank: str, values: object, where: str) -> Mapping[int, bytes]:
+    size = PCR_BANK_BYTES.get(bank)
+    if size is None or type(values) is not dict or not values:
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs", bank, "values by PCR for a known bank")
+    result: dict[int, bytes] = {}
+    for name, value in values.items():
+        pcr = _PCR_NAMES.get(name)
+        if pcr is None or type(value) is not str:
+            raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", name, "PCR 0 to 23 as text")
+        result[pcr] = decode_hex(value, f"{where}.pcrs.{bank}.{name}", size)
+    return result
+
+
+def _boot_log(item: dict[str, Any], where: str, index: int) -> BootLog:
+    if "log" in item:
+        _require_fields(item, _BOOT_LOG_FIELDS, where)
+        return BootLog(index, _body(item, "log", where, MAX_BOOT_LOG_BYTES))
+    _require_fields(item, _KNOWN_LOG_FIELDS, where)
+    digest = decode_hex(_text(item, "log_sha256", where), f"{where}.log_sha256", 32)
+    return BootLog(index, KnownBody(digest, _natural(item, "log_size", where, MAX_BOOT_LOG_BYTES)))
+
+
+def _ima_log(item: dict[str, Any], where: str, index: int) -> ImaLog:
+    _require_fields(item, _IMA_FIELDS, where)
+    return ImaLog(index, _body(item, "log", where, MAX_IMA_PART_BYTES), _natural(item, "offset", where, 2**53))
+
+
+def _binding_key(item: dict[str, Any], where: str, index: int) -> BindingKey:
+    _require_fields(item, _BINDING_KEY_FIELDS, where)
+    return BindingKey(
+        index,
+        _body(item, "public", where, MAX_STRUCTURE_BYTES),
+        _body(item, "certify", where, MAX_STRUCTURE_BYTES),
+        _body(item, "certify_signature", where, MAX_STRUCTURE_BYTES),
+    )
+
+
+def _node_token(item: dict[str, Any], where: str, index: int) -> NodeToken:
+    _require_fields(item, _TOKEN_FIELDS, where)
+    return NodeToken(index, _body(item, "token", where, MAX_TOKEN_BYTES))
+
+
+def _host_facts(item: dict[str, Any], where: str, index: int) -> HostFacts:
+    _require_fields(item, _HOST_FACTS_FIELDS, where)
+    return HostFacts(index, _body(item, "body", where, MAX_FACTS_BYTES))
+
+
+_DECODERS: Mapping[str, Callable[[dict[str, Any], str, int], Item]] = {
+    "tpm-quote": _quote,
+    "boot-log": _boot_log,
+    "ima-log": _ima_log,
+    "binding-key": _binding_key,
+    "node-token": _node_token,
+    "host-facts": _host_facts,
+}
+
+
+def encode_bundle(bundle: EvidenceBundle) -> bytes:
+    """The canonical JSON of `bundle`; `decode_bundle` of it gives `bundle` back."""
+    items = [item_as_json(item, encode_base64url) for item in bundle.items]
+    nonce = encode_base64url(bundle.claimed_nonce)
+    return canonical_json({"version": VERSION, "node_id": bundle.claimed_node_id, "nonce": nonce, "items": items})
+
+
+def item_as_json(item: Item, body: Callable[[bytes], Any]) -> dict[str, Any]:
+    """The item's JSON object, each body written by `body` (base64url on the wire, a file name in a recording)."""
+    head: dict[str, Any] = {"kind": item.kind, "index": item.index}
+    match item:
+        case TpmQuote():
+            pcrs = {bank: {str(p): v.hex() for p, v in values.items()} for bank, values in item.claimed_pcrs.items()}
+            return head | {"attest": body(item.attest), "signature": body(item.signature), "pcrs": pcrs}
+        case BootLog(log=KnownBody() as known):
+            return head | {"log_sha256": known.claimed_sha256.hex(), "log_size": known.claimed_size}
+        case BootLog(log=bytes() as log):
+            return head | {"log": body(log)}
+        case ImaLog():
+            return head | {"log": body(item.log), "offset": item.offset}
+        case BindingKey():
+            signature = body(item.certify_signature)
+            return head | {"public": body(item.public), "certify": body(item.certify), "certify_signature": signature}
+        case NodeToken():
+            return head | {"token": body(item.token)}
+        case HostFacts():
+            return head | {"body": body(item.body)}
+        case _:
+            assert_never(item)
