@@ -312,10 +312,10 @@ def item_as_json(item: Item, body: Callable[[bytes], Any]) -> dict[str, Any]:
         case TpmQuote():
             pcrs = {bank: {str(p): v.hex() for p, v in values.items()} for bank, values in item.claimed_pcrs.items()}
             return head | {"attest": body(item.attest), "signature": body(item.signature), "pcrs": pcrs}
-        case BootLog(log=KnownBody() as known):
-            return head | {"log_sha256": known.claimed_sha256.hex(), "log_size": known.claimed_size}
-        case BootLog(log=bytes() as log):
-            return head | {"log": body(log)}
+        case BootLog():
+            if isinstance(item.log, KnownBody):
+                return head | {"log_sha256": item.log.claimed_sha256.hex(), "log_size": item.log.claimed_size}
+            return head | {"log": body(item.log)}
         case ImaLog():
             return head | {"log": body(item.log), "offset": item.offset}
         case BindingKey():

@@ -88,7 +88,7 @@ def _refuse_float(text: str) -> None:
 
 
 def decode_json_object(body: bytes, where: str, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-    """The JSON object in `body`, decoded once and without ambiguity.
+    """The JSON object in `body`, decoded and without ambiguity.
 
     Refuses more than `max_bytes` (`body-too-large`); anything but UTF-8 JSON with an object on top, duplicate keys,
     floats, NaN, integers of more than 20 digits, nesting deeper than `MAX_JSON_DEPTH` (`json-invalid`).
@@ -128,10 +128,10 @@ _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 def _check_depth(body: bytes) -> None:
     depth = 0
     for token in _STRUCTURE.finditer(body):
-        match token.group()[:1]:
-            case b"{" | b"[":
-                depth += 1
-                if depth > MAX_JSON_DEPTH:
-                    raise _RefusedToken(f"nesting deeper than {MAX_JSON_DEPTH}")
-            case b"}" | b"]":
-                depth -= 1
+        mark = token.group()
+        if mark in (b"{", b"["):
+            depth += 1
+            if depth > MAX_JSON_DEPTH:
+                raise _RefusedToken(f"nesting deeper than {MAX_JSON_DEPTH}")
+        elif mark in (b"}", b"]"):
+            depth -= 1

@@ -37,7 +37,10 @@ PROFILE_WORKING_GROUP = "tag:ietf.org,2026:rats/ear#03"
 
 
 def tier_of(value: int) -> Verdict:
-    """The tier of one trustworthiness-vector entry (draft-ietf-rats-ar4si). Raises `result-malformed` outside -128..127."""
+    """The tier of one trustworthiness-vector entry (draft-ietf-rats-ar4si).
+
+    Raises MalformedEvidence `result-malformed` outside -128..127: a number cut to fit turns 258 into 2.
+    """
     if not -128 <= value <= 127:
         raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "trustworthiness-vector", str(value), "-128 to 127")
     if -1 <= value <= 1:
