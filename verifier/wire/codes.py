@@ -7,6 +7,7 @@ denial can be looked up, counted and tested. The remedy is written for the perso
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class ReasonCode(StrEnum):
@@ -14,7 +15,7 @@ class ReasonCode(StrEnum):
 
     remedy: str
 
-    def __new__(cls, value: str, remedy: str) -> ReasonCode:
+    def __new__(cls, value: str, remedy: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
         member.remedy = remedy

@@ -83,7 +83,7 @@ def _refuse_constant(name: str) -> None:
     raise _RefusedToken(f"the constant {name}")
 
 
-def _refuse_float(text: str) -> None:
+def _refuse_float(_text: str) -> None:
     raise _RefusedToken("a number that is no integer")
 
 

@@ -10,7 +10,7 @@ from verifier.wire.messages import Base64Url, Hex32, Message, NodeName
 
 
 class EnrolmentRequest(Message):
-    """What a node claims of its TPM. Public areas are TPM2B_PUBLIC; certificates DER, leaf first, then intermediates."""
+    """What a node claims of its TPM: public areas as TPM2B_PUBLIC; certificates as DER, leaf first, then others."""
 
     version: Literal[1]
     node_name: NodeName
