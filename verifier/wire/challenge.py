@@ -17,7 +17,7 @@ Pcr = Annotated[int, Field(ge=0, le=23)]
 class ChallengeRequest(Message):
     """Body of the AK-signed request for a challenge (label `nodewarden/challenge/1`)."""
 
-    jti: Annotated[str, Field(min_length=16, max_length=64, pattern=r"\A[A-Za-z0-9_-]+\Z")]
+    jti: Annotated[str, Field(min_length=16, max_length=64, pattern=r"\A[A-Za-z0-9_-]+\z")]
     iat: int
     """Seconds since 1970 by the node's clock; must be within five minutes of the verifier's."""
     node_id: Hex32
@@ -26,7 +26,7 @@ class ChallengeRequest(Message):
 class Collect(Message):
     """What the evidence must hold. Items that are not wanted are refused, not ignored."""
 
-    pcr_bank: Annotated[str, Field(pattern=r"\A(sha256|sha384|sha512)\Z")]
+    pcr_bank: Annotated[str, Field(pattern=r"\A(sha256|sha384|sha512)\z")]
     pcrs: Annotated[list[Pcr], Field(min_length=1, max_length=24)]
     """Ascending, each once."""
     boot_log_known_sha256: Hex32 | None

@@ -11,11 +11,11 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import decode_base64url, decode_json_object, encode_base64url
 from verifier.wire.failures import MalformedEvidence
 
-Hex32 = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{64}\Z")]
+Hex32 = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{64}\z")]
 """A SHA-256 digest as lower-case hex."""
 NodeName = Annotated[
     str,
-    StringConstraints(max_length=253, pattern=r"\A[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"),
+    StringConstraints(max_length=253, pattern=r"\A[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\z"),
 ]
 """A Kubernetes node name (RFC 1123 subdomain)."""
 

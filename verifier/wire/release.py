@@ -9,14 +9,14 @@ from pydantic import Field
 from verifier.wire.messages import Hex32, Message
 
 SecretName = Annotated[
-    str, Field(min_length=1, max_length=253, pattern=r"\A[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?\Z")
+    str, Field(min_length=1, max_length=253, pattern=r"\A[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?\z")
 ]
 
 
 class ReleaseRequest(Message):
     """Body of the AK-signed request (label `nodewarden/secret-release/1`): for which pod token and which secrets."""
 
-    jti: Annotated[str, Field(min_length=16, max_length=64, pattern=r"\A[A-Za-z0-9_-]+\Z")]
+    jti: Annotated[str, Field(min_length=16, max_length=64, pattern=r"\A[A-Za-z0-9_-]+\z")]
     iat: int
     node_id: Hex32
     token_sha256: Hex32

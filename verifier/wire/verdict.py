@@ -18,9 +18,9 @@ CONTENT_TYPE_PROBLEM = "application/problem+json"
 
 
 class Reason(Message):
-    """`verifier.wire.failures.Failure` as its `as_json` writes it. The code stays text: a newer verifier may know more."""
+    """A `Failure` as its `as_json` writes it. The code stays text: a newer verifier may know more codes."""
 
-    code: Annotated[str, Field(max_length=64, pattern=r"\A[a-z0-9]+(-[a-z0-9]+)*\Z")]
+    code: Annotated[str, Field(max_length=64, pattern=r"\A[a-z0-9]+(-[a-z0-9]+)*\z")]
     claim: Annotated[str, Field(max_length=512)]
     observed: Annotated[str, Field(max_length=512)] | None
     expected: Annotated[str, Field(max_length=512)] | None
@@ -47,7 +47,7 @@ class Problem(Message):
     type: Annotated[str, Field(max_length=256)]
     title: Annotated[str, Field(max_length=256)]
     status: Annotated[int, Field(ge=400, le=599)]
-    code: Annotated[str, Field(max_length=64, pattern=r"\A[a-z0-9]+(-[a-z0-9]+)*\Z")]
+    code: Annotated[str, Field(max_length=64, pattern=r"\A[a-z0-9]+(-[a-z0-9]+)*\z")]
     detail: Annotated[str, Field(max_length=2048)]
     reasons: Annotated[list[Reason], Field(max_length=256)]
     request_id: Annotated[str, Field(max_length=128)]
