@@ -1,0 +1,174 @@
+"""What a boot log says, as facts: each with how far a PCR vouches for it.
+
+`covered`: the digest that a PCR holds is of exactly this content. `digest-only`: a PCR holds the digest, and nothing in
+the log shows the content. `hint`: nothing vouches for it. A baseline may use the first two; hints (paths, names) are
+in fields called `claimed_...` and are for people to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from verifier.wire.failures import Failure
+
+Coverage = Literal["covered", "digest-only", "hint"]
+SecureBootState = Literal["on", "off", "unknown"]
+ImageRole = Literal["loader", "kernel", "driver", "image"]
+CommandLineSource = Literal["grub", "efi-stub", "systemd-stub"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The event that a fact was drawn from."""
+
+    pcr: int
+    event_index: int
+    coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDatabase:
+    """One Secure Boot variable (PK, KEK, db, dbx) as measured: what it holds, apart from its order and owners."""
+
+    certificates: frozenset[str]
+    """SHA-256 (hex) of each DER certificate."""
+    hashes: frozenset[str]
+    """Image or certificate hashes (hex) as the variable lists them."""
+    origin: Origin
+
+    @property
+    def entries(self) -> frozenset[str]:
+        return self.certificates | self.hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What allowed an image to run: `sha256` is of the certificate (or hash) that EV_EFI_VARIABLE_AUTHORITY names.
+
+    `variable` is the database that held it (`db`, `Shim`, `MokList`, ...); it is covered like the value. For variables
+    that hold no certificate (`SbatLevel`, `MokListTrusted`) `kind` is `setting` and `sha256` is of the value.
+    """
+
+    variable: str
+    kind: Literal["certificate", "hash", "setting"]
+    sha256: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class SecureBootFacts:
+    """Secure Boot as PCR 7 shows it. `unknown` is neither on nor off, and `reason` says why it is what it is."""
+
+    state: SecureBootState
+    reason: str
+    setup_mode: bool | None
+    """True with an empty PK (anybody may enrol keys); None where the log does not say."""
+    pk: KeyDatabase | None
+    kek: KeyDatabase | None
+    db: KeyDatabase | None
+    dbx: KeyDatabase | None
+    authorities: tuple[Authority, ...]
+    sbat_level: str | None
+    """shim's minimum generations (text of SbatLevel), covered; None where shim did not measure it."""
+    dma_protection_disabled: bool
+    """The firmware measured that it turned DMA protection off."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrtmVersion:
+    """EV_S_CRTM_VERSION: `text` is the decoded version, None where the event's data is not what was measured."""
+
+    text: str | None
+    digest: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class FirmwareBlob:
+    """A piece of firmware code that PCR 0 (or 2) holds by digest in the bank's algorithm."""
+
+    digest: str
+    event_type: str
+    origin: Origin
+    claimed_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FirmwareFacts:
+    """What runs before the boot loader."""
+
+    crtm_version: CrtmVersion | None
+    blobs: tuple[FirmwareBlob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BootImage:
+    """A PE image that the firmware or a loader started: its Authenticode digest in the bank's algorithm (hex).
+
+    `role` follows from order and neighbours in PCR 4 and is a guess at best: a baseline matches digests, and says
+    itself which of them are kernels. `claimed_path` is a hint.
+    """
+
+    digest: str
+    role: ImageRole
+    origin: Origin
+    claimed_path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A kernel command line that was measured. `text` is None where only its digest is known (`digest-only`)."""
+
+    text: str | None
+    digest: str
+    source: CommandLineSource
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Initrd:
+    """An initial RAM disk by digest in the bank's algorithm (hex); `claimed_name` is a hint."""
+
+    digest: str
+    source: Literal["grub", "efi-stub", "systemd-stub"]
+    origin: Origin
+    claimed_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderCommand:
+    """A GRUB command (PCR 8), text covered."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class BootFacts:
+    """All facts of one boot, in log order. Empty tuples mean that the log shows none, never that none is needed."""
+
+    secure_boot: SecureBootFacts
+    firmware: FirmwareFacts
+    images: tuple[BootImage, ...]
+    command_lines: tuple[CommandLine, ...]
+    initrds: tuple[Initrd, ...]
+    loader_commands: tuple[LoaderCommand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBoot:
+    """A boot log, replayed in one bank, with its facts. A pure function of (log, bank), so it may be cached by those.
+
+    The facts hold only if `failures` is empty and `pcrs` equal the PCR values that a verified quote covers.
+    """
+
+    log_sha256: bytes
+    size: int
+    bank: str
+    pcrs: Mapping[int, bytes]
+    """Replayed values of the PCRs that an event extended, and no others."""
+    facts: BootFacts
+    failures: tuple[Failure, ...]
+    """Why the facts cannot be believed: contradictions between type, content and digest, in log order."""
