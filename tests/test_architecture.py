@@ -1,0 +1,83 @@
+"""The rules of the layout that a linter does not hold."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PARTS = ("attester", "verifier", "policies", "admission", "nodewarden_demo")
+SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
+MAX_LINES = 350
+
+CORE_IMPORT = """
+import importlib, importlib.abc, pathlib, sys
+
+ALLOWED = {"cryptography", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection",
+           "cffi", "_cffi_backend", "pycparser", "verifier", "policies"} | set(sys.stdlib_module_names)
+
+class OnlyTheCore(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in ALLOWED:
+            raise ModuleNotFoundError(f"the core imports {name}", name=name)
+
+root = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(root))
+sys.meta_path.insert(0, OnlyTheCore())
+count = 0
+for package in ("verifier/wire", "verifier/evidence", "verifier/appraisal"):
+    for file in sorted((root / package).glob("*.py")):
+        if file.name != "__init__.py":
+            importlib.import_module(".".join((file.relative_to(root).with_suffix("")).parts))
+            count += 1
+importlib.import_module("policies.schema")
+print(count)
+"""
+
+
+def test_the_core_imports_in_a_fresh_interpreter_with_only_cryptography_and_pydantic() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CORE_IMPORT, str(ROOT)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 20
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_source_file_holds_one_idea_of_bounded_length(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+    assert path.stem not in {"utils", "helpers", "common", "manager"}
+
+
+def test_packages_have_empty_init_files_so_that_importing_one_module_imports_nothing_else() -> None:
+    inits = [path for path in SOURCES if path.name == "__init__.py"]
+    assert len(inits) >= len(PARTS)
+    assert [path for path in inits if path.read_text()] == []
+
+
+def test_every_suppressed_check_says_which_and_why() -> None:
+    bare = []
+    for path in [*SOURCES, ROOT / "nodewarden.py"]:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for marker in ("# noqa", "# type: ignore"):
+                comment = line.partition(marker)[2]
+                if marker in line and (not comment or " - " not in comment):
+                    bare.append(f"{path.relative_to(ROOT)}:{number}")
+    assert bare == []
+
+
+def test_no_function_that_verifies_answers_with_a_bool() -> None:
+    wrong = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.lstrip("_").startswith(
+                ("verify", "check", "authenticate")
+            ):
+                returns = node.returns
+                if isinstance(returns, ast.Name) and returns.id == "bool":
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert wrong == []
