@@ -1,0 +1,165 @@
+"""A baseline in the form that judges: canonical bytes, their digest, and its rules as sets.
+
+Same meaning, same digest: lists that are sets are sorted, and the JSON is RFC 8785 (keys and all but `summary` and
+firmware versions are ASCII; there are no numbers but integers). Everything that does not depend on evidence is worked
+out here, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from calendar import timegm
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from policies.kernel_arguments import KernelArgument
+from policies.schema import Baseline, BootSet, CommandLineRule, Firmware, parsed
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCommandLine:
+    """The closed grammar of one boot set."""
+
+    required: tuple[KernelArgument, ...]
+    allowed: frozenset[tuple[str, str | None]]
+    """Required and allowed arguments, as `KernelArgument.same_as`."""
+    ignored_keys: frozenset[str]
+    forbidden: tuple[KernelArgument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledImage:
+    role: str
+    digests: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledBootSet:
+    """One coherent chain. `initrds` is None where the baseline does not judge them."""
+
+    id: str
+    images: tuple[CompiledImage, ...]
+    initrds: frozenset[str] | None
+    command_line: CompiledCommandLine
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFirmware:
+    version: str
+    blobs: frozenset[str]
+    drivers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledBaseline:
+    """One version, ready to judge. Times are seconds since 1970; compared by identity (`sha256` says sameness)."""
+
+    name: str
+    version: str
+    sha256: str
+    canonical: bytes
+    not_before: int
+    expires: int
+    tenants: tuple[str, ...]
+    cohorts: tuple[str, ...]
+    max_age_seconds: int
+    pcr_bank: str
+    required_pcrs: frozenset[int]
+    manufacturers: frozenset[str] | None
+    ek_chain_required: bool
+    authorities: frozenset[str] | None
+    dbx_required: frozenset[str]
+    firmware: tuple[CompiledFirmware, ...]
+    boot_sets: tuple[CompiledBootSet, ...]
+
+    def applies_to(self, tenant: str, cohort: str) -> bool:
+        """Whether this baseline may judge a node of `tenant` and `cohort` (exact, or a prefix before `*`)."""
+        return _matches(self.tenants, tenant) and _matches(self.cohorts, cohort)
+
+
+def compile_baseline(baseline: Baseline) -> CompiledBaseline:
+    """`baseline` with its canonical JSON and that JSON's SHA-256; deterministic."""
+    canonical = _canonical(baseline)
+    metadata, evidence, tpm, secure_boot = baseline.metadata, baseline.evidence, baseline.tpm, baseline.secure_boot
+    return CompiledBaseline(
+        name=metadata.name,
+        version=metadata.version,
+        sha256=hashlib.sha256(canonical).hexdigest(),
+        canonical=canonical,
+        not_before=seconds(metadata.not_before),
+        expires=seconds(metadata.expires),
+        tenants=baseline.applies_to.tenants,
+        cohorts=baseline.applies_to.cohorts,
+        max_age_seconds=evidence.max_age_seconds,
+        pcr_bank=evidence.pcr_bank,
+        required_pcrs=frozenset(evidence.require_pcr_replay),
+        manufacturers=None
+        if tpm.manufacturers is None
+        else frozenset(manufacturer_text(entry.id) for entry in tpm.manufacturers),
+        ek_chain_required=tpm.ek_chain == "required",
+        authorities=None if secure_boot.authorities is None else frozenset(secure_boot.authorities),
+        dbx_required=frozenset(secure_boot.dbx_required or ()),
+        firmware=tuple(_firmware(entry) for entry in baseline.firmware.allow),
+        boot_sets=tuple(_boot_set(entry) for entry in baseline.boot_sets),
+    )
+
+
+def seconds(text: str) -> int:
+    """Seconds since 1970 of a time that the schema accepted."""
+    return timegm(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").timetuple())  # noqa: DTZ007 - the form says UTC
+
+
+def manufacturer_text(identifier: str) -> str:
+    """A TCG vendor id as text without padding: `494E5443` and `INTC` are both `INTC`, `IFX` stays `IFX`."""
+    if len(identifier) == 8:
+        identifier = bytes.fromhex(identifier).decode("latin-1")
+    return identifier.rstrip("\0 ")
+
+
+def _matches(patterns: tuple[str, ...], name: str) -> bool:
+    return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
+
+
+def _firmware(entry: Firmware) -> CompiledFirmware:
+    return CompiledFirmware(entry.version, frozenset(entry.blobs), frozenset(entry.drivers or ()))
+
+
+def _boot_set(entry: BootSet) -> CompiledBootSet:
+    images = tuple(CompiledImage(image.role, frozenset(image.authenticode)) for image in entry.images)
+    initrds = None if entry.initrd is None else frozenset(entry.initrd)
+    return CompiledBootSet(entry.id, images, initrds, _command_line(entry.cmdline))
+
+
+def _command_line(rule: CommandLineRule) -> CompiledCommandLine:
+    required = parsed(rule.require)
+    return CompiledCommandLine(
+        required=required,
+        allowed=frozenset(argument.same_as for argument in (*required, *parsed(rule.allow))),
+        ignored_keys=frozenset(argument.key for argument in parsed(rule.ignore_keys)),
+        forbidden=parsed(rule.forbid),
+    )
+
+
+_ORDERED = frozenset({"images"})
+"""The one list whose order means something: the boot chain."""
+
+
+def _canonical(baseline: Baseline) -> bytes:
+    document = _sorted(baseline.model_dump(mode="json", by_alias=True, exclude_none=True), "")
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _sorted(value: Any, key: str) -> Any:
+    """`value` with every list that is a set in the order of its elements' own canonical JSON."""
+    if isinstance(value, dict):
+        return {name: _sorted(child, name) for name, child in value.items()}
+    if isinstance(value, list):
+        children = [_sorted(child, "") for child in value]
+        if key in _ORDERED:
+            return children
+        return sorted(
+            children, key=lambda child: child if isinstance(child, int) else json.dumps(child, sort_keys=True)
+        )
+    return value
