@@ -119,6 +119,11 @@ class ReasonCode(StrEnum):
     NODE_TOKEN_NAME_MISMATCH = "node-token-name-mismatch", "Run the attester on the node that it enrolled."
     NODE_NAME_INVALID = "node-name-invalid", "Use a Kubernetes node name: lower-case letters, digits, '-' and '.'."
 
+    NODE_NOT_ADMITTED = "node-not-admitted", "An operator must admit the node: 'nodewarden nodes approve'."
+    NODE_ENROLLED_ANEW = "node-enrolled-anew", "Let the node attest with its new key; what it proved before is void."
+    NODE_REMOVED = "node-removed", "Enrol the machine again; its former TPM was forgotten or replaced."
+    SCHEMA_NEWER = "schema-newer", "Run the release that wrote this database, or a later one."
+
     # --- the quote ---
     QUOTE_SIGNATURE_INVALID = "quote-signature-invalid", "Quote with the enrolled AK; if it persists, enrol again."
     QUOTE_SCHEME_MISMATCH = "quote-scheme-mismatch", "Sign with the scheme that the AK was made with."

@@ -1,0 +1,135 @@
+"""The units of the hot path: an accepted bundle, a failed try, a new challenge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+
+from sqlalchemy import insert, select
+
+from verifier.appraisal.context import IssuedChallenge
+from verifier.store.ports import AttestationCommit, AuditEntry, SequenceMoved
+from verifier.store.prepared import (
+    ADD_AUDIT,
+    ADD_CHALLENGE,
+    COUNT_TRY,
+    LIVE_CHALLENGES,
+    NEXT_EVENT,
+    STORE_RESULT,
+    USE_NONCE,
+    USE_REQUEST,
+)
+from verifier.store.schema import BOOT_LOGS
+from verifier.store.writer import Transaction
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Rejection
+
+MAX_LIVE_CHALLENGES = 8
+"""A node runs one attester, and perhaps a person's `once` beside it; more is a fault or an attack on the table."""
+
+
+def commit_attestation(transaction: Transaction, commit: AttestationCommit) -> None:
+    """Nonce used, result stored, audit row written, next challenge issued; all in the caller's unit.
+
+    Raises Rejection `nonce-used` when another bundle took the nonce first, `SequenceMoved` when the node's result is
+    no longer the one that the appraisal started from (revoked, enrolled anew, or attested meanwhile).
+    """
+    cursor = transaction.cursor
+    if USE_NONCE.run(cursor, nonce=commit.nonce_sha256, now=commit.used_at).rowcount != 1:
+        raise Rejection(ReasonCode.NONCE_USED, "bundle.nonce")
+    result = commit.result
+    stored = STORE_RESULT.run(
+        cursor,
+        node=commit.node_id,
+        previous=commit.previous_sequence,
+        sequence=result.sequence,
+        number=next_event(cursor),
+        tier=result.verdict,
+        issued=result.issued_at,
+        expires=result.expires_at,
+        jwt=result.token,
+        why=result.explanation,
+        uid=result.kubernetes_node_uid,
+        reset=commit.last_seen.reset_count,
+        restart=commit.last_seen.restart_count,
+        clock=commit.last_seen.clock_ms,
+        boot_log=commit.boot_log_sha256,
+    )
+    if stored.rowcount != 1:
+        raise SequenceMoved
+    if commit.new_boot_log is not None and commit.boot_log_sha256 is not None:
+        _keep_boot_log(transaction, commit.boot_log_sha256, commit.new_boot_log)
+    if commit.next_challenge is not None:
+        _insert_challenge(cursor, commit.next_challenge)
+    write_audit(transaction, commit.audit)
+
+
+def _keep_boot_log(transaction: Transaction, sha256: bytes, log: bytes) -> None:
+    known = transaction.connection.execute(select(BOOT_LOGS.c.sha256).where(BOOT_LOGS.c.sha256 == sha256)).first()
+    if known is None:
+        transaction.connection.execute(insert(BOOT_LOGS).values(sha256=sha256, log=log))
+
+
+def next_event(cursor: sqlite3.Cursor) -> int:
+    """The next place in the stream. Rolled back with its unit, so the stream has no gaps."""
+    number = NEXT_EVENT.run(cursor).fetchone()[0]
+    if not isinstance(number, int):
+        raise TypeError("the event counter is no integer")
+    return number
+
+
+def count_try(transaction: Transaction, nonce_sha256: bytes, audit: AuditEntry) -> None:
+    """One more failed bundle is counted against this nonce, and audited."""
+    COUNT_TRY.run(transaction.cursor, nonce=nonce_sha256)
+    write_audit(transaction, audit)
+
+
+def add_challenge(transaction: Transaction, challenge: IssuedChallenge, jti: str, jti_expires_at: int) -> None:
+    """The challenge is live and the request that asked for it is used.
+
+    Raises Rejection `request-replayed`; `rate-limited` when the node has `MAX_LIVE_CHALLENGES` already.
+    """
+    use_request(transaction, challenge.node_id, jti, jti_expires_at)
+    cursor = transaction.cursor
+    live = LIVE_CHALLENGES.run(cursor, node=challenge.node_id, now=challenge.issued_at).fetchone()[0]
+    if live >= MAX_LIVE_CHALLENGES:
+        raise Rejection(ReasonCode.RATE_LIMITED, "challenges", f"{live} live", f"at most {MAX_LIVE_CHALLENGES}")
+    _insert_challenge(cursor, challenge)
+
+
+def use_request(transaction: Transaction, node_id: str, jti: str, expires_at: int) -> None:
+    """The signed request `jti` of this node is used up. Raises Rejection `request-replayed`."""
+    try:
+        USE_REQUEST.run(transaction.cursor, node=node_id, request=jti, expires=expires_at)
+    except sqlite3.IntegrityError as error:
+        raise Rejection(ReasonCode.REQUEST_REPLAYED, "request.jti") from error
+
+
+def _insert_challenge(cursor: sqlite3.Cursor, challenge: IssuedChallenge) -> None:
+    ADD_CHALLENGE.run(
+        cursor,
+        nonce=hashlib.sha256(challenge.nonce).digest(),
+        node=challenge.node_id,
+        issued=challenge.issued_at,
+        expires=challenge.expires_at,
+        bank=challenge.pcr_bank,
+        pcr_list=",".join(map(str, challenge.pcrs)),
+        wants_token=int(challenge.node_token),
+        no_tries=0,
+        unused=None,
+    )
+
+
+def write_audit(transaction: Transaction, entry: AuditEntry) -> None:
+    """The entry is an audit row of this unit; the chainer signs it within a second of the commit."""
+    record = {
+        "at_ms": entry.at_ms,
+        "kind": entry.kind,
+        "actor": entry.actor,
+        "request_id": entry.request_id,
+        "node_id": entry.node_id,
+        "node_name": entry.node_name,
+        "detail": entry.detail,
+    }
+    ADD_AUDIT.run(transaction.cursor, text=json.dumps(record, sort_keys=True, separators=(",", ":")))
