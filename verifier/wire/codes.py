@@ -251,6 +251,11 @@ class ReasonCode(StrEnum):
         "result-rolled-back",
         "An older result was offered than one already seen; find out who replays it.",
     )
+    RESULT_FROM_FUTURE = "result-from-future", "Set the clocks of verifier and cluster; the result's time has not come."
+    RESULT_WITHOUT_BINDING_KEY = (
+        "result-without-binding-key",
+        "Let the attester certify a binding key: without one there is nothing to encrypt a secret to.",
+    )
     RESULT_VALIDITY_TOO_SHORT = "result-validity-too-short", "Try again after the node's next attestation."
     RESULT_TOO_OLD = "result-too-old", "Check that the node attests at least as often as the policy's maxEvidenceAge."
     RESULT_NODE_MISMATCH = (
@@ -286,7 +291,10 @@ class ReasonCode(StrEnum):
         "workload-label-forged",
         "Remove the nodewarden label: no SensitiveWorkload governs this ServiceAccount.",
     )
-    WORKLOAD_LABEL_CHANGED = "workload-label-changed", "The workload label of a pod cannot be changed."
+    WORKLOAD_LABEL_CHANGED = (
+        "workload-label-changed",
+        "Re-create the pod: its nodewarden label, annotation and stricter policy cannot be changed.",
+    )
     MIN_BASELINE_INVALID = "min-baseline-invalid", "Write the annotation as NAME@MAJOR.MINOR.PATCH."
     REVIEW_MALFORMED = (
         "review-malformed",
@@ -308,6 +316,14 @@ class ReasonCode(StrEnum):
     # --- the attester's own machine ---
     TPM_UNAVAILABLE = "tpm-unavailable", "Load the TPM driver and give the attester access to /dev/tpmrm0."
     TPM_FAILED = "tpm-failed", "See the TPM's response code; 'nodewarden attester doctor' checks what works."
+    TPM_COMMAND_MISSING = (
+        "tpm-command-missing",
+        "Use a TPM with TPM2_PolicyCounterTimer: without it no key dies with the boot, and there is no weaker way.",
+    )
+    AK_NOT_LOADABLE = (
+        "ak-not-loadable",
+        "The TPM was cleared or is another one; run 'nodewarden attester enrol' to make a new attestation key.",
+    )
     LOG_UNREADABLE = "log-unreadable", "Mount securityfs and give the attester read access to the log."
     LOG_TOO_LARGE = (
         "log-too-large",
