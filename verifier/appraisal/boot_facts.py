@@ -16,7 +16,8 @@ from verifier.wire.failures import Failure
 Coverage = Literal["covered", "digest-only", "hint"]
 SecureBootState = Literal["on", "off", "unknown"]
 ImageRole = Literal["loader", "kernel", "driver", "image"]
-CommandLineSource = Literal["grub", "efi-stub", "systemd-stub"]
+CommandLineSource = Literal["grub", "efi-stub", "systemd-boot", "systemd-stub"]
+FileRole = Literal["initrd", "kernel", "config", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,11 @@ class CrtmVersion:
 
 @dataclass(frozen=True, slots=True)
 class FirmwareBlob:
-    """A piece of firmware code that PCR 0 (or 2) holds by digest in the bank's algorithm."""
+    """A measurement of PCR 0 or 2 (option ROMs), by digest in the bank's algorithm (hex).
+
+    Every measurement of PCR 0 but version and separator is here, whatever its type, so that a set of allowed digests
+    leaves nothing out.
+    """
 
     digest: str
     event_type: str
@@ -105,10 +110,10 @@ class FirmwareFacts:
 
 @dataclass(frozen=True, slots=True)
 class BootImage:
-    """A PE image that the firmware or a loader started: its Authenticode digest in the bank's algorithm (hex).
+    """A PE image that the firmware or a loader started (PCR 4): its Authenticode digest in the bank's algorithm (hex).
 
-    `role` follows from order and neighbours in PCR 4 and is a guess at best: a baseline matches digests, and says
-    itself which of them are kernels. `claimed_path` is a hint.
+    `role` is guessed from the order in PCR 4, and `claimed_path` is a hint: a baseline matches every digest here, and
+    says itself which of them are kernels.
     """
 
     digest: str
@@ -119,22 +124,46 @@ class BootImage:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A kernel command line that was measured. `text` is None where only its digest is known (`digest-only`)."""
+    """A kernel command line that was measured. `text` is None where the log shows only its digest.
+
+    Every one in the log must satisfy a rule, not only the last: whoever runs later can append another, and can remove
+    none. In PCR 9 only the log's word says that a digest is of a command line, so such a fact is `covered` only where
+    a GRUB command (PCR 8) gives the same text.
+    """
 
     text: str | None
     digest: str
     source: CommandLineSource
     origin: Origin
 
+    @property
+    def arguments(self) -> str | None:
+        """The kernel's arguments: `text` without the image path that GRUB measures in front, or None."""
+        if self.text is None or self.source != "grub":
+            return self.text
+        return self.text.partition(" ")[2]
+
 
 @dataclass(frozen=True, slots=True)
-class Initrd:
-    """An initial RAM disk by digest in the bank's algorithm (hex); `claimed_name` is a hint."""
+class BootFile:
+    """A file or blob that a loader read (PCR 9): digest of its content in the bank's algorithm (hex).
+
+    Name and role are hints: a rule about initrds must account for every digest here, or renaming one would hide it.
+    """
 
     digest: str
-    source: Literal["grub", "efi-stub", "systemd-stub"]
-    origin: Origin
+    claimed_role: FileRole
     claimed_name: str | None
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class StubSection:
+    """A section of a unified kernel image as systemd-stub measured it (PCR 11): the name is covered."""
+
+    name: str
+    digest: str
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +176,17 @@ class LoaderCommand:
 
 @dataclass(frozen=True, slots=True)
 class BootFacts:
-    """All facts of one boot, in log order. Empty tuples mean that the log shows none, never that none is needed."""
+    """All facts of one boot, in log order. Empty tuples mean that the log shows none, never that none is needed.
+
+    A fact counts only if the quote covers the PCR in its origin.
+    """
 
     secure_boot: SecureBootFacts
     firmware: FirmwareFacts
     images: tuple[BootImage, ...]
     command_lines: tuple[CommandLine, ...]
-    initrds: tuple[Initrd, ...]
+    files: tuple[BootFile, ...]
+    stub_sections: tuple[StubSection, ...]
     loader_commands: tuple[LoaderCommand, ...]
 
 

@@ -1,0 +1,110 @@
+"""Which part of an event the PCR vouches for: the digest recomputed, by the form that each type is measured in.
+
+Found over 106 real logs: variables, separators, actions and partition tables are measured as they stand; old shim
+leaves out the last byte of an authority; boot variables are often measured without their names; GRUB measures the text
+behind a prefix of its own; image loads, firmware blobs and files never show what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from verifier.appraisal.boot_facts import Coverage
+from verifier.appraisal.event_types import MUST_COVER, MUST_COVER_IN_PCR4, EventType
+from verifier.evidence.eventlog import BootEvent
+from verifier.evidence.uefi import UefiMalformed, parse_variable
+
+Hash = Callable[[bytes], bytes]
+
+
+HASHES: Mapping[str, Hash] = {
+    "sha1": lambda content: hashlib.sha1(content, usedforsecurity=False).digest(),
+    "sha256": lambda content: hashlib.sha256(content).digest(),
+    "sha384": lambda content: hashlib.sha384(content).digest(),
+    "sha512": lambda content: hashlib.sha512(content).digest(),
+}
+"""The banks that we can replay."""
+
+Part = Literal["content", "value", "text", "none"]
+GrubKind = Literal["command", "command-line"]
+_GRUB_FORMS: tuple[tuple[bytes, GrubKind, bool], ...] = (
+    (b"grub_cmd: ", "command", False),
+    (b"kernel_cmdline: ", "command-line", False),
+    (b"grub_cmd ", "command", True),
+    (b"grub_kernel_cmdline ", "command-line", False),
+)
+"""Prefix, meaning, and whether the digest covers the NUL. The prefix itself is never covered."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedEvent:
+    """An event with what its digest in one bank covers.
+
+    `covered` is exactly the covered bytes (of content, of a variable's value, or of a text), None where nothing is.
+    `consistent` is False where a type that must cover its content does not: the log was altered, or is broken.
+    """
+
+    event: BootEvent
+    digest: bytes
+    part: Part
+    covered: bytes | None
+    consistent: bool
+
+    @property
+    def coverage(self) -> Coverage:
+        return "digest-only" if self.covered is None else "covered"
+
+
+def judge(event: BootEvent, digest: bytes, hash_of: Hash) -> JudgedEvent:
+    """What `digest` covers of `event`; never raises, whatever the content."""
+    content = event.content
+    kind = event.type
+    if kind in (EventType.EFI_BOOT_SERVICES_APPLICATION, EventType.EFI_PLATFORM_FIRMWARE_BLOB):
+        return JudgedEvent(event, digest, "none", None, consistent=True)
+    if kind == EventType.IPL and event.pcr == 8:
+        return _judge_loader_text(event, digest, hash_of)
+    if hash_of(content) == digest:
+        return JudgedEvent(event, digest, "content", content, consistent=True)
+    if kind == EventType.EFI_VARIABLE_AUTHORITY and hash_of(content[:-1]) == digest:
+        return JudgedEvent(event, digest, "content", content[:-1], consistent=True)
+    if kind == EventType.EFI_VARIABLE_BOOT:
+        try:
+            value = parse_variable(content).value
+        except UefiMalformed:
+            value = None
+        if value is not None and hash_of(value) == digest:
+            return JudgedEvent(event, digest, "value", value, consistent=True)
+    must = kind in MUST_COVER or (event.pcr == 4 and kind in MUST_COVER_IN_PCR4)
+    return JudgedEvent(event, digest, "none", None, consistent=not must)
+
+
+def _judge_loader_text(event: BootEvent, digest: bytes, hash_of: Hash) -> JudgedEvent:
+    """PCR 8: all that GRUB and systemd-boot measure there is text, so an uncovered event is an altered one."""
+    content = event.content
+    for prefix, _, with_nul in _GRUB_FORMS:
+        if content.startswith(prefix):
+            text = content[len(prefix) :]
+            stripped = text.rstrip(b"\0")
+            if hash_of(text if with_nul else stripped) == digest:
+                return JudgedEvent(event, digest, "text", stripped, consistent=True)
+            return JudgedEvent(event, digest, "none", None, consistent=False)
+    # systemd-boot before version 252: UTF-16 options in PCR 8, measured with a wide NUL of which the log has one byte.
+    for measured in (content, content + b"\0"):
+        if hash_of(measured) == digest:
+            return JudgedEvent(event, digest, "content", content, consistent=True)
+    return JudgedEvent(event, digest, "none", None, consistent=False)
+
+
+def grub_kind(content: bytes, text: bytes) -> GrubKind | None:
+    """Whether covered GRUB text is a command or a kernel command line; None for text that is not GRUB's.
+
+    Attack: the prefix is not covered, so a command line could be called a command. A command line begins with the
+    path of its kernel, and no GRUB command begins so.
+    """
+    for prefix, kind, _ in _GRUB_FORMS:
+        if content.startswith(prefix):
+            return "command-line" if text[:1] in (b"/", b"(") else kind
+    return None
