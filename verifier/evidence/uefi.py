@@ -46,10 +46,10 @@ class SignatureLists:
     hashes: frozenset[str]
 
 
-def parse_variable(content: bytes) -> UefiVariable:
+def parse_variable(content: bytes, max_zeros_behind: int = 0) -> UefiVariable:
     """The variable in `content`: guid[16], u64 name characters, u64 value bytes, UTF-16 name, value; nothing else.
 
-    Raises UefiMalformed.
+    `max_zeros_behind` allows as many zero bytes at the end (old shim measures five). Raises UefiMalformed.
     """
     if len(content) < _VARIABLE.size:
         raise UefiMalformed("variable ends early")
@@ -58,13 +58,14 @@ def parse_variable(content: bytes) -> UefiVariable:
     if characters > _MAX_NAME_CHARACTERS or value_bytes > len(content):
         raise UefiMalformed(f"variable of {characters} characters and {value_bytes} bytes")
     start = _VARIABLE.size + 2 * characters
-    if start + value_bytes != len(content):
-        raise UefiMalformed(f"variable of {start + value_bytes} bytes in {len(content)}")
+    end = start + value_bytes
+    if not end <= len(content) <= end + max_zeros_behind or content[end:].strip(b"\0"):
+        raise UefiMalformed(f"variable of {end} bytes in {len(content)}")
     try:
         name = content[_VARIABLE.size : start].decode("utf-16-le")
     except UnicodeDecodeError as error:
         raise UefiMalformed("variable name is not UTF-16") from error
-    return UefiVariable(guid, name, content[start:])
+    return UefiVariable(guid, name, content[start:end])
 
 
 def parse_signature_lists(value: bytes) -> SignatureLists:
