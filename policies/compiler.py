@@ -20,36 +20,41 @@ from policies.schema import Baseline, BootSet, CommandLineRule, Firmware, parsed
 
 @dataclass(frozen=True, slots=True)
 class CompiledCommandLine:
-    """The closed grammar of one boot set."""
+    """The closed grammar of one boot set; `digests` are of whole lines that the log shows by digest only."""
 
     required: tuple[KernelArgument, ...]
     allowed: frozenset[tuple[str, str | None]]
     """Required and allowed arguments, as `KernelArgument.same_as`."""
     ignored_keys: frozenset[str]
     forbidden: tuple[KernelArgument, ...]
+    digests: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledImage:
+    """One step of a chain: any of these Authenticode digests."""
+
     role: str
     digests: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledBootSet:
-    """One coherent chain. `initrds` is None where the baseline does not judge them."""
+    """One coherent chain. `files` is None where the baseline does not judge them."""
 
     id: str
     images: tuple[CompiledImage, ...]
-    initrds: frozenset[str] | None
+    files: frozenset[str] | None
     command_line: CompiledCommandLine
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledFirmware:
+    """One firmware build. `version_digest` stands for the version where the log's text is not what was measured."""
+
     version: str
+    version_digest: str | None
     blobs: frozenset[str]
-    drivers: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,10 +117,14 @@ def seconds(text: str) -> int:
 
 
 def manufacturer_text(identifier: str) -> str:
-    """A TCG vendor id as text without padding: `494E5443` and `INTC` are both `INTC`, `IFX` stays `IFX`."""
+    """A TCG vendor id in its one spelling: `494E5443` and `INTC` are `INTC`, `49465800` and `IFX` are `IFX`.
+
+    An id that is no text (swtpm's `00001014`) stays eight upper-case hex digits.
+    """
     if len(identifier) == 8:
-        identifier = bytes.fromhex(identifier).decode("latin-1")
-    return identifier.rstrip("\0 ")
+        text = bytes.fromhex(identifier).decode("latin-1").rstrip("\0 ")
+        identifier = text if text.isascii() and text.isprintable() and text else identifier.upper()
+    return identifier.rstrip(" ")
 
 
 def _matches(patterns: tuple[str, ...], name: str) -> bool:
@@ -123,13 +132,13 @@ def _matches(patterns: tuple[str, ...], name: str) -> bool:
 
 
 def _firmware(entry: Firmware) -> CompiledFirmware:
-    return CompiledFirmware(entry.version, frozenset(entry.blobs), frozenset(entry.drivers or ()))
+    return CompiledFirmware(entry.version, entry.version_digest, frozenset(entry.blobs))
 
 
 def _boot_set(entry: BootSet) -> CompiledBootSet:
     images = tuple(CompiledImage(image.role, frozenset(image.authenticode)) for image in entry.images)
-    initrds = None if entry.initrd is None else frozenset(entry.initrd)
-    return CompiledBootSet(entry.id, images, initrds, _command_line(entry.cmdline))
+    files = None if entry.files is None else frozenset(entry.files)
+    return CompiledBootSet(entry.id, images, files, _command_line(entry.cmdline))
 
 
 def _command_line(rule: CommandLineRule) -> CompiledCommandLine:
@@ -139,6 +148,7 @@ def _command_line(rule: CommandLineRule) -> CompiledCommandLine:
         allowed=frozenset(argument.same_as for argument in (*required, *parsed(rule.allow))),
         ignored_keys=frozenset(argument.key for argument in parsed(rule.ignore_keys)),
         forbidden=parsed(rule.forbid),
+        digests=frozenset(rule.digests or ()),
     )
 
 

@@ -82,11 +82,11 @@ def _key(text: str) -> str:
 BankDigest = Annotated[str, AfterValidator(_hex)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]
 Time = Annotated[str, AfterValidator(_time)]
-Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")]
-Version = Annotated[str, StringConstraints(pattern=r"\A(0|[1-9][0-9]{0,8})(\.(0|[1-9][0-9]{0,8})){2}\Z")]
-Pattern = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9.-]{0,61}[a-z0-9.-]?\*?\Z")]
+Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\z")]
+Version = Annotated[str, StringConstraints(pattern=r"\A(0|[1-9][0-9]{0,8})(\.(0|[1-9][0-9]{0,8})){2}\z")]
+Pattern = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9.-]{0,61}[a-z0-9.-]?\*?\z")]
 """A name, or a prefix followed by one `*`."""
-Line = Annotated[str, StringConstraints(max_length=256, pattern=r"\A[^\x00-\x1f\x7f\ud800-\udfff]*\Z")]
+Line = Annotated[str, StringConstraints(max_length=256, pattern=r"\A[^\x00-\x1f\x7f]*\z")]
 BankDigests = Annotated[tuple[BankDigest, ...], Field(min_length=1, max_length=MAX_LIST), AfterValidator(_distinct)]
 Sha256Digests = Annotated[tuple[Sha256, ...], Field(min_length=1, max_length=4096), AfterValidator(_distinct)]
 Arguments = Annotated[
@@ -146,7 +146,7 @@ class EvidenceRule(_Strict):
 class Manufacturer(_Strict):
     """A TPM manufacturer by its TCG vendor id: four characters as text, such as INTC, or eight hex digits."""
 
-    id: Annotated[str, StringConstraints(pattern=r"\A([A-Z0-9 ]{2,4}|[0-9A-F]{8})\Z")]
+    id: Annotated[str, StringConstraints(pattern=r"\A([A-Z0-9 ]{2,4}|[0-9A-F]{8})\z")]
 
 
 class TpmRule(_Strict):
@@ -173,12 +173,13 @@ class SecureBootRule(_Strict):
 
 
 class Firmware(_Strict):
-    """One firmware build: its version as measured (EV_S_CRTM_VERSION), the firmware volumes that may be measured with
-    it, and, optionally, the option ROM drivers (Authenticode). Without `drivers`, no driver may be measured."""
+    """One firmware build: its version as measured (EV_S_CRTM_VERSION), and every digest that PCRs 0 and 2 may hold with
+    it (firmware volumes, option ROMs). `versionDigest`, the event's digest, is optional and stands for the version of
+    firmware that measures another text than it logs."""
 
     version: Line
+    version_digest: BankDigest | None = None
     blobs: BankDigests
-    drivers: BankDigests | None = None
 
 
 class FirmwareRule(_Strict):
@@ -195,14 +196,16 @@ class Image(_Strict):
 class CommandLineRule(_Strict):
     """A closed grammar: each argument must be required, allowed, or of an ignored key; any other fails.
 
-    `forbid` only names what is refused under its own code: a key, or an argument with its value. All four optional,
-    but `require` or `allow` must be there.
+    `forbid` only names what is refused under its own code: a key, or an argument with its value. `digests` are of whole
+    command lines of which the log shows the digest only (inside a unified kernel image). All optional, but `require` or
+    `allow` must be there.
     """
 
     require: Arguments | None = None
     allow: Arguments | None = None
     ignore_keys: Keys | None = None
     forbid: Arguments | None = None
+    digests: BankDigests | None = None
 
     @model_validator(mode="after")
     def _coherent(self) -> CommandLineRule:
@@ -234,7 +237,10 @@ def forbids(bar: KernelArgument, argument: KernelArgument) -> bool:
 
 
 class BootSet(_Strict):
-    """One coherent chain: images in order, optionally initrds, command line, and what stops kexec.
+    """One coherent chain: images in order, command line, what stops kexec, and optionally files.
+
+    `files` are the digests of all that a loader may read (PCR 9): initrd, its configuration, the kernel file. Their
+    names are hints, so an initrd can be pinned only together with the rest.
 
     `lockdown: cmdline`: the required arguments lock the kernel down. `lockdown: kernel`: the listed kernels lock
     themselves down under Secure Boot, as distributions' signed kernels do; whoever writes that vouches for it.
@@ -242,7 +248,7 @@ class BootSet(_Strict):
 
     id: Name
     images: Annotated[tuple[Image, ...], Field(min_length=1, max_length=16)]
-    initrd: BankDigests | None = None
+    files: BankDigests | None = None
     cmdline: CommandLineRule
     lockdown: Literal["cmdline", "kernel"]
 
@@ -281,7 +287,8 @@ class Baseline(_Strict):
 
     def _bank_digests(self) -> list[tuple[str, tuple[str, ...]]]:
         found = [("firmware.blobs", firmware.blobs) for firmware in self.firmware.allow]
-        found += [("firmware.drivers", firmware.drivers or ()) for firmware in self.firmware.allow]
         found += [("images", image.authenticode) for boot_set in self.boot_sets for image in boot_set.images]
-        found += [("initrd", boot_set.initrd or ()) for boot_set in self.boot_sets]
+        found += [("firmware.versionDigest", (f.version_digest,)) for f in self.firmware.allow if f.version_digest]
+        found += [("cmdline.digests", boot_set.cmdline.digests or ()) for boot_set in self.boot_sets]
+        found += [("files", boot_set.files or ()) for boot_set in self.boot_sets]
         return found
