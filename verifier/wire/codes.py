@@ -68,6 +68,7 @@ class ReasonCode(StrEnum):
     REQUEST_SIGNATURE_INVALID = "request-signature-invalid", "Sign the request with the enrolled attestation key."
     REQUEST_NOT_FRESH = "request-not-fresh", "Set the machine's clock, then ask again."
     REQUEST_REPLAYED = "request-replayed", "Send each signed request once."
+    REQUEST_TIMEOUT = "request-timeout", "Send the whole request within ten seconds."
     RATE_LIMITED = "rate-limited", "Wait and try again; the answer says how long."
     NODE_UNKNOWN = "node-unknown", "Enrol the node first with 'nodewarden attester enrol'."
     NODE_REVOKED = "node-revoked", "Ask the operator why the node was revoked; 'nodewarden nodes approve' restores it."
@@ -336,6 +337,7 @@ class ReasonCode(StrEnum):
         "secret-does-not-open",
         "The machine rebooted since the secret was released; ask for it again.",
     )
+    JWE_MALFORMED = "jwe-malformed", "Upgrade the older of attester and broker: the released secret has another form."
     SETTING_INVALID = "setting-invalid", "Correct the setting that the message names."
     FILE_MODE_UNSAFE = "file-mode-unsafe", "Make the file readable by its owner only (chmod 600)."
     FILE_UNREADABLE = "file-unreadable", "Check that the file exists and is readable."

@@ -1,0 +1,248 @@
+"""Whether a pod may exist, be bound, or get a secret: pure functions of a cluster state and a time.
+
+All three ask the same `node_failures`. Whatever is unknown, absent or unreadable is a denial; only a pod that no
+SensitiveWorkload governs is let through untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from admission.affinity import steered_affinity
+from admission.cluster_objects import Node, Pod
+from admission.cluster_view import ClusterState, PodIdentity
+from admission.node_check import node_failures
+from admission.pod_rules import (
+    AppliedPolicy,
+    Finding,
+    Governance,
+    govern,
+    image_failures,
+    label_failures,
+    toleration_failures,
+)
+from admission.trust_objects import MIN_BASELINE_ANNOTATION, WORKLOAD_LABEL, SecretGrant
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure
+from verifier.wire.result import AttestationResult
+
+_OUR_KEYS = "nodewarden."
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """The request may go on. `warnings` are shown to the user; `audited` are failures that an `audit` policy notes."""
+
+    warnings: tuple[Failure, ...] = ()
+    audited: tuple[Failure, ...] = ()
+    exemptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """The request is refused for `failures`, at least one."""
+
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BindingRequest:
+    """A Binding as it was posted; `pod_uid` is empty where the caller named none."""
+
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    node_name: str
+    metadata_keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Secrets may go to this pod on this node, encrypted to the key that this result certifies."""
+
+    pod: Pod
+    node: Node
+    result: AttestationResult
+    binding_key: Mapping[str, str]
+    boot_id: str
+    grants: tuple[SecretGrant, ...]
+
+
+def decide_pod_create(state: ClusterState, pod: Pod, now: int) -> Allow | Deny:
+    """Whether `pod` may be created. Where it names its node itself, that node must pass: no binding call will ask."""
+    forged = label_failures(state, pod)
+    if forged:
+        return Deny(forged)
+    governance = govern(state, pod, now)
+    if governance is None:
+        return Allow()
+    findings = [Finding("deny", fault) for fault in governance.faults]
+    own = (*image_failures(governance, pod.images), *toleration_failures(pod))
+    findings += [Finding(governance.action, failure) for failure in own]
+    if pod.node_name:
+        findings += _node_findings(state, governance, pod.node_name, now, set_directly=True)
+    return _decided(findings, governance)
+
+
+def decide_pod_update(state: ClusterState, old: Pod, pod: Pod, now: int) -> Allow | Deny:
+    """Whether `old` may become `pod`: no new image outside the list, no new toleration, no changed label or floor.
+
+    Only what the update changes is judged: a pod from before its workload object must still be able to end.
+    """
+    governance = govern(state, pod, now)
+    if governance is None:
+        relabelled = old.labels.get(WORKLOAD_LABEL) != pod.labels.get(WORKLOAD_LABEL)
+        forged = label_failures(state, pod) if relabelled else ()
+        return Deny(forged) if forged else Allow()
+    changed = tuple(
+        Failure(ReasonCode.WORKLOAD_LABEL_CHANGED, f"metadata.{kind}.{key}", after.get(key), before.get(key))
+        for kind, key, before, after in (
+            ("labels", WORKLOAD_LABEL, old.labels, pod.labels),
+            ("annotations", MIN_BASELINE_ANNOTATION, old.annotations, pod.annotations),
+        )
+        if before.get(key) != after.get(key)
+    )
+    if changed:
+        return Deny(changed)
+    known = frozenset(old.images)
+    own = image_failures(governance, tuple(image for image in pod.images if image not in known))
+    tolerated = frozenset(toleration_failures(old))
+    own += tuple(failure for failure in toleration_failures(pod) if failure not in tolerated)
+    findings = [Finding(governance.action, failure) for failure in own]
+    return _decided([*findings, *_stricter_lost(state, old, governance, now)], governance)
+
+
+def _stricter_lost(state: ClusterState, old: Pod, governance: Governance, now: int) -> list[Finding]:
+    # Attack: drop the label that picked a stricter policy once the pod runs, so that releases ask for less.
+    before = govern(state, old, now)
+    kept = {applied.policy.name for applied in governance.policies}
+    lost = [] if before is None else [a.policy.name for a in before.policies if a.policy.name not in kept]
+    return [Finding("deny", Failure(ReasonCode.WORKLOAD_LABEL_CHANGED, "metadata.labels", None, name)) for name in lost]
+
+
+def decide_binding(state: ClusterState, binding: BindingRequest, now: int) -> Allow | Deny:
+    """Whether the pod may be bound to the node: the gate, whoever posts the Binding and whatever scheduled it."""
+    if not state.governs(binding.namespace):
+        return Allow()
+    where = f"pods.{binding.namespace}/{binding.pod_name}"
+    pod = state.pod(binding.namespace, binding.pod_name)
+    if pod is None:
+        return Deny((Failure(ReasonCode.POD_UNKNOWN, where),))
+    governance = govern(state, pod, now)
+    if governance is None:
+        # The view may be behind: another pod under the same name may be governed.
+        if binding.pod_uid and binding.pod_uid != pod.uid:
+            return Deny((Failure(ReasonCode.POD_UID_MISMATCH, where, binding.pod_uid, pod.uid),))
+        return Allow()
+    stated: list[Failure] = []
+    if not binding.pod_uid:
+        stated.append(Failure(ReasonCode.BINDING_UID_MISSING, f"{where}.uid"))
+    elif binding.pod_uid != pod.uid:
+        stated.append(Failure(ReasonCode.POD_UID_MISMATCH, where, binding.pod_uid, pod.uid))
+    if pod.deleting:
+        stated.append(Failure(ReasonCode.POD_DELETING, where))
+    # Attack: labels and annotations of a Binding are merged onto the pod, past the checks of pod updates.
+    ours = sorted(key for key in binding.metadata_keys if key.startswith(_OUR_KEYS))
+    stated += [Failure(ReasonCode.BINDING_METADATA_FORBIDDEN, "metadata", key) for key in ours]
+    findings = [Finding("deny", failure) for failure in (*stated, *governance.faults)]
+    findings += _node_findings(state, governance, binding.node_name, now, set_directly=False)
+    return _decided(findings, governance)
+
+
+def steer(state: ClusterState, pod: Pod, affinity: Mapping[str, Any], now: int) -> dict[str, Any] | None:
+    """The pod's new affinity, which leads it to nodes labelled for each policy that denies; None to leave it alone."""
+    governance = govern(state, pod, now)
+    if governance is None or pod.node_name:
+        return None
+    names = tuple(applied.policy.name for applied in governance.policies if applied.action == "deny")
+    return steered_affinity(affinity, names)
+
+
+def decide_release(state: ClusterState, identity: PodIdentity, secrets: tuple[str, ...], now: int) -> Release | Deny:
+    """Whether the pod that `identity` names may have `secrets` on its node now.
+
+    Neither exemption nor `enforcementAction` matters here: those place pods, and a secret leaves only for a node that
+    passes. Does not check that the caller is the node: `admission.possession`.
+    """
+    where = f"pods.{identity.namespace}/{identity.pod_name}"
+    pod, node = state.pod(identity.namespace, identity.pod_name), state.node(identity.node_name)
+    if pod is None:
+        return Deny((Failure(ReasonCode.POD_UNKNOWN, where),))
+    if node is None:
+        return Deny((Failure(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, f"nodes.{identity.node_name}"),))
+    governance = govern(state, pod, now)
+    failures = [*_pod_and_node_failures(identity, pod, node, where)]
+    grants: list[SecretGrant] = []
+    for secret in secrets:
+        grant = None if governance is None else _grant(governance, secret)
+        if grant is None:
+            failures.append(Failure(ReasonCode.SECRET_NOT_ALLOWED, f"secrets.{secret}", None, "a SensitiveWorkload"))
+        else:
+            grants.append(grant)
+    if governance is None:
+        return Deny(tuple(failures))
+    failures += [*governance.faults, *image_failures(governance, pod.images)]
+    for applied in governance.policies:
+        failures += node_failures(state, node.name, applied.policy, governance.raised, now)
+    result = state.result_of(node)
+    if failures or isinstance(result, Failure):
+        return Deny(tuple(dict.fromkeys(failures)))
+    if result.binding_key is None or result.boot_id is None:
+        return Deny((Failure(ReasonCode.RESULT_WITHOUT_BINDING_KEY, f"nodes.{node.name}.cnf"),))
+    return Release(pod, node, result, result.binding_key, result.boot_id, tuple(grants))
+
+
+def _pod_and_node_failures(identity: PodIdentity, pod: Pod, node: Node, where: str) -> tuple[Failure, ...]:
+    failures: list[Failure] = []
+    if pod.uid != identity.pod_uid or pod.service_account != identity.service_account:
+        failures.append(Failure(ReasonCode.POD_UID_MISMATCH, where, identity.pod_uid, pod.uid))
+    if pod.deleting or pod.ended:
+        failures.append(Failure(ReasonCode.POD_DELETING, where))
+    if pod.node_name != identity.node_name or node.uid != identity.node_uid:
+        seen = f"{identity.node_name} {identity.node_uid}"
+        failures.append(Failure(ReasonCode.NODE_MISMATCH, where, seen, f"{pod.node_name or 'unbound'} {node.uid}"))
+    return tuple(failures)
+
+
+def _grant(governance: Governance, secret: str) -> SecretGrant | None:
+    grants = [w.secrets[secret] for w in governance.workloads if secret in w.secrets]
+    # Several workloads may govern a pod and list one secret: the shortest lease holds.
+    return min(grants, key=lambda grant: grant.ttl_seconds, default=None)
+
+
+def _node_findings(
+    state: ClusterState, governance: Governance, node_name: str, now: int, *, set_directly: bool
+) -> list[Finding]:
+    findings: list[Finding] = []
+    for applied in governance.policies:
+        failures = node_failures(state, node_name, applied.policy, governance.raised, now)
+        if failures and set_directly:
+            direct = Failure(ReasonCode.NODE_NAME_SET_DIRECTLY, "spec.nodeName", node_name)
+            failures = (direct, *failures)
+        findings += [Finding(applied.action, failure) for failure in failures]
+    return findings
+
+
+def _decided(findings: list[Finding], governance: Governance) -> Allow | Deny:
+    denied: list[Failure] = []
+    warned: list[Failure] = []
+    audited: list[Failure] = []
+    for finding in findings:
+        match finding.action:
+            case "deny":
+                denied.append(finding.failure)
+            case "warn":
+                warned.append(finding.failure)
+            case "audit":
+                audited.append(finding.failure)
+            case _:
+                assert_never(finding.action)
+    if denied:
+        return Deny(tuple(dict.fromkeys(denied)))
+    return Allow(tuple(dict.fromkeys(warned)), tuple(dict.fromkeys(audited)), _exemptions(governance.policies))
+
+
+def _exemptions(policies: tuple[AppliedPolicy, ...]) -> tuple[str, ...]:
+    return tuple(f"{a.policy.name}: {a.exemption}" for a in policies if a.exemption is not None)

@@ -1,0 +1,88 @@
+"""What admission must remember across restarts, in one SQLite file: sequences seen, requests used, leases.
+
+Every write is durable when the call returns (synchronous FULL), and one lock makes each method one atomic step for all
+threads of the process. Never holds the content of a secret, a token or a result.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from admission.private_files import create_private, require_private
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Unavailable
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE sequences (node TEXT PRIMARY KEY, sequence INTEGER NOT NULL, digest TEXT NOT NULL) STRICT;
+CREATE TABLE used_requests (node_id TEXT NOT NULL, jti TEXT NOT NULL, forget_at INTEGER NOT NULL,
+  PRIMARY KEY (node_id, jti)) STRICT;
+CREATE TABLE leases (key TEXT PRIMARY KEY, lease_id TEXT NOT NULL UNIQUE, secret TEXT NOT NULL, pod_uid TEXT NOT NULL,
+  pod TEXT NOT NULL, node_uid TEXT NOT NULL, node TEXT NOT NULL, boot_id TEXT NOT NULL, key_sha256 TEXT NOT NULL,
+  evidence_sha256 TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL) STRICT;
+"""
+
+
+class DurableState:
+    """One open file; `path` is created 0600, and a looser one is refused (`file-mode-unsafe`)."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists():
+            require_private(path)
+        else:
+            create_private(path, b"")
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        with self.transaction() as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                for statement in _SCHEMA.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            elif version != SCHEMA_VERSION:
+                raise Unavailable(ReasonCode.STORE_UNAVAILABLE, str(path), f"schema {version}", f"{SCHEMA_VERSION}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One exclusive transaction, committed on a normal end. Raises Unavailable `store-unavailable`."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                except BaseException:
+                    self._connection.execute("ROLLBACK")
+                    raise
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "state", type(error).__name__) from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+class DurableSequences:
+    """A `SequenceMemory` that survives restarts, so that a restart is no way back to an older result."""
+
+    def __init__(self, state: DurableState) -> None:
+        self._state = state
+
+    def highest(self, node: str) -> tuple[int, str] | None:
+        with self._state.transaction() as connection:
+            row = connection.execute("SELECT sequence, digest FROM sequences WHERE node = ?", (node,)).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def remember(self, nodes: tuple[str, ...], sequence: int, digest: str) -> None:
+        with self._state.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO sequences VALUES (?, ?, ?) ON CONFLICT (node) DO UPDATE SET sequence = excluded.sequence, "
+                "digest = excluded.digest WHERE excluded.sequence > sequence",
+                [(node, sequence, digest) for node in nodes],
+            )

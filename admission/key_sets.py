@@ -1,0 +1,102 @@
+"""Public keys of an issuer by key id: a JWK Set read from a file, or fetched over TLS from a pinned CA.
+
+A token's header chooses among these keys and does nothing else: it brings no key, no address and no algorithm.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import MalformedEvidence, Unavailable
+
+MAX_JWKS_BYTES = 256 * 1024
+MAX_KEYS = 64
+FETCH_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Keys by `kid`, each good for the one algorithm that its own JWK fixes."""
+
+    keys: Mapping[str, jwt.PyJWK]
+
+
+def parse_key_set(text: str, algorithms: frozenset[str], where: str) -> KeySet:
+    """The key set in the JWKS `text`; every key has a `kid` of its own and one of `algorithms`.
+
+    Raises MalformedEvidence `setting-invalid`: no key, a key twice, a private key, another algorithm.
+    """
+    if len(text) > MAX_JWKS_BYTES:
+        raise _invalid(where, f"{len(text)} bytes", f"at most {MAX_JWKS_BYTES}")
+    try:
+        entries = json.loads(text)["keys"]
+        if not isinstance(entries, list) or not 0 < len(entries) <= MAX_KEYS:
+            raise _invalid(where, "no list of keys", f"1 to {MAX_KEYS} keys")
+        keys: dict[str, jwt.PyJWK] = {}
+        for entry in entries:
+            key_id, key = _key(entry, algorithms, where)
+            if key_id in keys:
+                raise _invalid(where, f"the key id {key_id} twice")
+            keys[key_id] = key
+    except (ValueError, KeyError, TypeError, RecursionError, jwt.PyJWTError) as error:
+        raise _invalid(where, type(error).__name__, "a JWK Set") from error
+    return KeySet(keys)
+
+
+def _key(entry: dict[str, Any], algorithms: frozenset[str], where: str) -> tuple[str, jwt.PyJWK]:
+    if entry.keys() & {"d", "k", "p", "q"}:
+        # A private key in a public place is not a key of anyone any more.
+        raise _invalid(where, "private or symmetric key material", "public keys")
+    key_id = entry["kid"]
+    if type(key_id) is not str or not key_id:
+        raise _invalid(where, "a key without kid")
+    key = jwt.PyJWK(entry)
+    if key.algorithm_name not in algorithms:
+        raise _invalid(where, str(key.algorithm_name), " or ".join(sorted(algorithms)))
+    return key_id, key
+
+
+def load_key_set(path: Path, algorithms: frozenset[str]) -> KeySet:
+    """The key set in the file `path`. Raises `setting-invalid`, Unavailable `file-unreadable`."""
+    try:
+        return parse_key_set(path.read_text(encoding="utf-8"), algorithms, str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), type(error).__name__) from error
+
+
+def fetch_key_set(url: str, ca_file: Path, algorithms: frozenset[str]) -> KeySet:
+    """The key set at the https `url`, whose server `ca_file` alone vouches for.
+
+    Raises `setting-invalid`, Unavailable `verifier-unreachable`. Redirects are not followed.
+    """
+    if not url.startswith("https://"):
+        raise _invalid("jwks_url", url, "an https address")
+    try:
+        trust = ssl.create_default_context(cafile=str(ca_file))
+        with (
+            httpx.Client(verify=trust, timeout=FETCH_TIMEOUT_SECONDS, trust_env=False) as client,
+            client.stream("GET", url) as answer,
+        ):
+            if answer.status_code != 200:
+                raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, url, f"status {answer.status_code}")
+            body = b""
+            for part in answer.iter_bytes():
+                body += part
+                if len(body) > MAX_JWKS_BYTES:
+                    raise _invalid(url, "more bytes", f"at most {MAX_JWKS_BYTES}")
+    except (httpx.HTTPError, OSError) as error:
+        raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, url, type(error).__name__) from error
+    return parse_key_set(body.decode("utf-8", "replace"), algorithms, url)
+
+
+def _invalid(where: str, observed: str, expected: str | None = None) -> MalformedEvidence:
+    return MalformedEvidence(ReasonCode.SETTING_INVALID, where, observed, expected)

@@ -1,0 +1,151 @@
+"""Which rules govern a pod, and what of the pod itself breaks them: pure.
+
+Sensitivity comes from SensitiveWorkload objects by namespace and ServiceAccount. Nothing that a pod says of itself
+lowers it: a label can only pick stricter policies, an annotation can only raise a floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from admission.cluster_objects import Pod, PodImage, Toleration
+from admission.cluster_view import ClusterState
+from admission.node_check import RaisedFloor
+from admission.trust_objects import (
+    MIN_BASELINE_ANNOTATION,
+    UNVERIFIED_TAINT,
+    WORKLOAD_LABEL,
+    EnforcementAction,
+    NodeTrustPolicy,
+    SensitiveWorkload,
+    image_reference,
+)
+from admission.versions import parse_version
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure
+
+_STRENGTH: tuple[EnforcementAction, ...] = ("audit", "warn", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One failed claim, and what the policy that asks for it wants done about it."""
+
+    action: EnforcementAction
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPolicy:
+    """A policy as it applies to one pod now: `action` is `warn` while an exemption, named in `exemption`, holds."""
+
+    policy: NodeTrustPolicy
+    action: EnforcementAction
+    exemption: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Governance:
+    """The rules over one sensitive pod. `faults` forbid it whatever the policies' enforcement says."""
+
+    workloads: tuple[SensitiveWorkload, ...]
+    policies: tuple[AppliedPolicy, ...]
+    raised: RaisedFloor | None
+    faults: tuple[Failure, ...]
+
+    @property
+    def action(self) -> EnforcementAction:
+        """What is done about a fault of the pod itself: the strictest that any policy asks for; `deny` without any."""
+        return max((p.action for p in self.policies), key=_STRENGTH.index, default="deny")
+
+
+def govern(state: ClusterState, pod: Pod, now: int) -> Governance | None:
+    """The rules over `pod` at `now`; None when it is not sensitive."""
+    workloads = state.workloads_of(pod.namespace, pod.service_account)
+    if not workloads:
+        return None
+    faults: list[Failure] = []
+    policies: dict[str, AppliedPolicy] = {}
+    for workload in workloads:
+        for name in _policy_names(workload, pod):
+            policy = state.policy(name)
+            if policy is None:
+                faults.append(Failure(ReasonCode.POLICY_UNKNOWN, f"sensitiveworkloads.{workload.name}", name))
+            elif name not in policies:
+                policies[name] = _applied(policy, pod, now)
+    raised: RaisedFloor | None = None
+    demand = pod.annotations.get(MIN_BASELINE_ANNOTATION)
+    if demand is not None:
+        raised = _raised_floor(demand)
+        known = raised is not None and all(raised.baseline in p.policy.baselines for p in policies.values())
+        if not known:
+            claim = f"metadata.annotations.{MIN_BASELINE_ANNOTATION}"
+            faults.append(Failure(ReasonCode.MIN_BASELINE_INVALID, claim, demand, "a baseline of its policies"))
+    return Governance(workloads, tuple(policies.values()), raised, tuple(faults))
+
+
+def label_failures(state: ClusterState, pod: Pod) -> tuple[Failure, ...]:
+    """The workload label, where the pod has one, must name a workload that governs the pod.
+
+    Attack: a pod that wears the label of a governed workload, to be mistaken for one by people or by tools.
+    """
+    label = pod.labels.get(WORKLOAD_LABEL)
+    governing = state.workloads_of(pod.namespace, pod.service_account)
+    if label is None or label in {workload.name for workload in governing}:
+        return ()
+    wanted = ", ".join(workload.name for workload in governing) or "no label"
+    return (Failure(ReasonCode.WORKLOAD_LABEL_FORGED, f"metadata.labels.{WORKLOAD_LABEL}", label, wanted),)
+
+
+def image_failures(governance: Governance, images: tuple[PodImage, ...]) -> tuple[Failure, ...]:
+    """Every image of every container, init, ephemeral and image-volume entry must be listed by each workload."""
+    failures = []
+    for image in images:
+        reference = image_reference(image.image)
+        for workload in governance.workloads:
+            if reference is None or reference not in workload.images:
+                claim, wanted = (
+                    f"{image.role} {image.name}",
+                    f"an image of SensitiveWorkload {workload.name}, by digest",
+                )
+                failures.append(Failure(ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED, claim, image.image, wanted))
+    return tuple(failures)
+
+
+def toleration_failures(pod: Pod) -> tuple[Failure, ...]:
+    """No toleration covers our taint, by name or by wildcard."""
+    return tuple(
+        Failure(ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN, "spec.tolerations", toleration.key or "every key")
+        for toleration in pod.tolerations
+        if _covers_our_taint(toleration)
+    )
+
+
+def _covers_our_taint(toleration: Toleration) -> bool:
+    # An empty key matches all taints, whatever the operator; the API server insists on Exists there, we need not.
+    return toleration.key in ("", UNVERIFIED_TAINT)
+
+
+def _policy_names(workload: SensitiveWorkload, pod: Pod) -> tuple[str, ...]:
+    # A matching selector adds a policy and leaves the workload's own in force: a label can only raise the bar.
+    stricter = tuple(
+        rule.policy
+        for rule in workload.stricter
+        if all(pod.labels.get(key) == value for key, value in rule.labels.items())
+    )
+    return (workload.policy, *stricter)
+
+
+def _applied(policy: NodeTrustPolicy, pod: Pod, now: int) -> AppliedPolicy:
+    for exemption in policy.exemptions:
+        subject = (exemption.namespace, exemption.service_account)
+        if subject == (pod.namespace, pod.service_account) and now < exemption.expires_at:
+            action: EnforcementAction = "audit" if policy.enforcement == "audit" else "warn"
+            return AppliedPolicy(policy, action, exemption.reason)
+    return AppliedPolicy(policy, policy.enforcement, None)
+
+
+def _raised_floor(demand: str) -> RaisedFloor | None:
+    baseline, _, text = demand.partition("@")
+    version = parse_version(text)
+    return None if version is None or not baseline else RaisedFloor(baseline, version)

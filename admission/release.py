@@ -1,0 +1,86 @@
+"""Secret release, readable top to bottom: nothing is read from the backend before all conditions hold.
+
+1. The token is a pod's, for this broker, and its node has a verified result.
+2. The caller holds that node's AK and signed this request, now, once, for this token (`admission.possession`).
+3. Pod and node are those of the token, alive, bound to each other; the node passes every policy; the workload may have
+   the secrets and runs only listed images (`admission.decision`).
+4. A lease exists, durably, before the backend is asked.
+5. Each secret is encrypted to the binding key of the current result: it opens in that TPM, in that boot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from admission.cluster_view import ClusterView
+from admission.decision import Deny, decide_release
+from admission.leases import Leases
+from admission.possession import prove_possession, signed_part
+from admission.sealed_store import SecretBackend
+from admission.secret_encryption import BindingKey
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure, Rejection
+from verifier.wire.release import ReleasedSecret, ReleaseEnvelope, ReleaseResponse
+
+
+class ReleaseDenied(Exception):
+    """The request is well-formed and proved, and the pod on its node may not have the secrets; for `failures`."""
+
+    def __init__(self, failures: tuple[Failure, ...]) -> None:
+        self.failures = failures
+        super().__init__(failures[0].code.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What was released, for the answer and for the log."""
+
+    response: ReleaseResponse
+    pod: str
+    pod_uid: str
+    node: str
+    boot_id: str
+
+
+class ReleaseService:
+    """Answers release requests from `view`, `leases` and `backend`."""
+
+    def __init__(self, view: ClusterView, leases: Leases, backend: SecretBackend) -> None:
+        self._view, self._leases, self._backend = view, leases, backend
+
+    def release(self, envelope: ReleaseEnvelope, now: int) -> Released:
+        """All secrets that the request names, each under its lease.
+
+        Raises MalformedEvidence, Rejection and Unavailable as the steps do, ReleaseDenied when the decision is no.
+        """
+        request = signed_part(envelope)
+        # One state for the whole request: two would let a pod of one moment meet the verdict of another.
+        state = self._view.state()
+        identity = self._view.check_token(envelope.token, now)
+        node = state.node(identity.node_name)
+        if node is None:
+            raise Rejection(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, f"nodes.{identity.node_name}")
+        result = state.result_of(node)
+        if isinstance(result, Failure):
+            raise ReleaseDenied((result,))
+        message = prove_possession(request, envelope.token, result, self._leases, now)
+        decision = decide_release(state, identity, tuple(dict.fromkeys(message.secrets)), now)
+        if isinstance(decision, Deny):
+            raise ReleaseDenied(decision.failures)
+        key = BindingKey(decision.binding_key)
+        leases = self._leases.take(decision, key.sha256, now)
+        contents = [self._backend.read(lease.secret) for lease in leases]
+        secrets = [
+            ReleasedSecret(
+                name=lease.secret,
+                path=grant.path,
+                jwe=key.encrypt(content),
+                lease_id=lease.lease_id,
+                expires_at=lease.expires_at,
+            )
+            for lease, grant, content in zip(leases, decision.grants, contents, strict=True)
+        ]
+        pod = decision.pod
+        return Released(
+            ReleaseResponse(secrets=secrets), f"{pod.namespace}/{pod.name}", pod.uid, node.name, decision.boot_id
+        )

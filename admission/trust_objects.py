@@ -1,0 +1,98 @@
+"""What decisions know of trust: policies, workloads and attestations, checked and in plain values.
+
+Read from manifests by `admission.kinds`; the names under which Kubernetes carries them stand here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from admission.versions import Version
+from verifier.wire.result import Verdict
+
+API_VERSION = "nodewarden.dev/v1alpha1"
+VERIFIED_LABEL_PREFIX = "nodewarden.node-restriction.kubernetes.io/"
+"""NodeRestriction keeps kubelets from writing labels of any `*.node-restriction.kubernetes.io/` prefix."""
+UNVERIFIED_TAINT = "nodewarden.dev/unverified"
+WORKLOAD_LABEL = "nodewarden.dev/workload"
+MIN_BASELINE_ANNOTATION = "nodewarden.dev/min-baseline"
+
+EnforcementAction = Literal["deny", "warn", "audit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exemption:
+    """Pods of one ServiceAccount that a policy lets onto any node until `expires_at`; never any secret."""
+
+    namespace: str
+    service_account: str
+    reason: str
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrustPolicy:
+    """What a node must have proved: one of `baselines` (name to lowest version), a verdict, young evidence."""
+
+    name: str
+    enforcement: EnforcementAction
+    accept: frozenset[Verdict]
+    baselines: Mapping[str, Version]
+    max_evidence_age_seconds: int
+    min_remaining_seconds: int
+    exemptions: tuple[Exemption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StricterRule:
+    """Pods with all these labels must satisfy `policy` as well."""
+
+    labels: Mapping[str, str]
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecretGrant:
+    """A secret that the workload's pods may have, the file name under which they see it, and its longest lease."""
+
+    name: str
+    path: str
+    ttl_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class SensitiveWorkload:
+    """Which ServiceAccounts' pods are sensitive, which images they may run, and which secrets they may have."""
+
+    name: str
+    subjects: frozenset[tuple[str, str]]
+    policy: str
+    stricter: tuple[StricterRule, ...]
+    images: frozenset[str]
+    secrets: Mapping[str, SecretGrant]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttestation:
+    """The verifier's signed result for one Node object, as the controller stores it; `claimed_result` is a JWT."""
+
+    node_name: str
+    node_uid: str
+    claimed_result: str
+
+
+def image_reference(image: str) -> str | None:
+    """`image` as repository@sha256:digest with any tag left out; None when it names no digest or is malformed.
+
+    A tag can be moved; beside a digest it is ignored by every container runtime, so it is ignored here too.
+    """
+    match = _IMAGE.match(image)
+    return None if match is None else f"{match[1]}@{match[2]}"
+
+
+_IMAGE = re.compile(
+    r"\A((?:[a-zA-Z0-9.-]+(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(?::[\w][\w.-]{0,127})?@(sha256:[0-9a-f]{64})\Z"
+)

@@ -1,0 +1,84 @@
+"""Strict YAML documents: the subset that equals JSON, within limits.
+
+Left out on purpose: anchors and aliases (expansion bombs), tags, duplicate keys (two readers, two meanings), and the
+words that YAML 1.1 turns into booleans, dates or sexagesimal numbers (`on`, `2026-12-31`, `1:30`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import MalformedEvidence, printable
+
+MAX_FILE_BYTES = 8 * 1024 * 1024
+MAX_DOCUMENTS = 20_000
+MAX_DEPTH = 32
+"""Kubernetes objects nest to about 12 levels."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Builds only maps with distinct text keys, lists, text, integers, floats, true, false and null."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias")
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # - untyped in the stubs
+        if getattr(event, "anchor", None) is not None:
+            raise yaml.YAMLError("an anchor")
+        if getattr(event, "tag", None) is not None:
+            raise yaml.YAMLError("a tag")
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"nesting deeper than {MAX_DEPTH}")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base class's signature
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:str":
+                raise yaml.YAMLError(f"a key that is no text, line {key.start_mark.line + 1}")
+            if key.value in seen:
+                raise yaml.YAMLError(f"the key {key.value!r} twice, line {key.start_mark.line + 1}")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+_StrictLoader.yaml_implicit_resolvers = {}
+_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"\A(?:null|)\Z"), ["n", ""])
+_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"\A(?:true|false)\Z"), ["t", "f"])
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"\A-?(?:0|[1-9][0-9]{0,17})\Z"), list("-0123456789")
+)
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"\A-?(?:0|[1-9][0-9]*)\.[0-9]+\Z"), list("-0123456789")
+)
+
+
+def documents(text: str, source: str) -> Iterator[Any]:
+    """Each document of `text` as plain values, empty ones left out. `source` names the file in refusals.
+
+    Raises MalformedEvidence `manifest-invalid`.
+    """
+    if len(text) > MAX_FILE_BYTES:
+        raise MalformedEvidence(
+            ReasonCode.MANIFEST_INVALID, source, f"{len(text)} characters", f"at most {MAX_FILE_BYTES}"
+        )
+    try:
+        for number, document in enumerate(yaml.load_all(text, Loader=_StrictLoader)):
+            if number >= MAX_DOCUMENTS:
+                raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, source, f"more than {MAX_DOCUMENTS} documents")
+            if document is not None:
+                yield document
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        detail = " ".join(printable(str(error)).split())
+        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, source, detail) from error
