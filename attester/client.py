@@ -1,0 +1,156 @@
+"""HTTPS to the verifier and the broker: pinned CA, bounded answers, errors in our terms.
+
+No retries here: a command says at once that it failed, and only the daemon tries again, with back-off.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import zstandard
+
+from verifier.wire.challenge import ChallengeResponse
+from verifier.wire.codes import ReasonCode
+from verifier.wire.encoding import canonical_json
+from verifier.wire.enrolment import ActivationRequest, ActivationResponse, EnrolmentRequest, EnrolmentResponse
+from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
+from verifier.wire.messages import Message, decode_message
+from verifier.wire.release import ReleaseEnvelope, ReleaseResponse
+from verifier.wire.signed_request import SignedRequest, encode_signed_request
+from verifier.wire.verdict import EvidenceResponse, Problem
+
+MAX_ANSWER_BYTES = 1024 * 1024
+COMPRESS_FROM_BYTES = 16 * 1024
+"""A steady bundle (log known by digest) is smaller and goes as it is."""
+
+AnswerT = TypeVar("AnswerT", bound=Message)
+
+
+class Client:
+    """One server and one connection kept open to it. Made by `open_client`."""
+
+    def __init__(self, http: httpx.Client, exchange_seconds: float) -> None:
+        self._http = http
+        self._exchange_seconds = exchange_seconds
+
+    def enrol(self, request: EnrolmentRequest) -> EnrolmentResponse:
+        """POST /v1/enrolments. Raises as `_post`."""
+        return self._post(EnrolmentResponse, "/v1/enrolments", _json(request))
+
+    def activate(self, enrolment_id: str, request: ActivationRequest) -> ActivationResponse:
+        """POST /v1/enrolments/{id}/activation. `enrolment_id` is base64url, so it is safe in a path."""
+        return self._post(ActivationResponse, f"/v1/enrolments/{enrolment_id}/activation", _json(request))
+
+    def challenge(self, request: SignedRequest) -> ChallengeResponse:
+        """POST /v1/challenges."""
+        return self._post(ChallengeResponse, "/v1/challenges", encode_signed_request(request))
+
+    def send_evidence(self, bundle: bytes) -> EvidenceResponse:
+        """POST /v1/evidence. A bad verdict is an answer, not an error."""
+        return self._post(EvidenceResponse, "/v1/evidence", bundle)
+
+    def release(self, envelope: ReleaseEnvelope) -> ReleaseResponse:
+        """POST /v1/secrets/release."""
+        return self._post(ReleaseResponse, "/v1/secrets/release", _json(envelope))
+
+    def reach(self) -> None:
+        """The server answers over TLS by the pinned CA and publishes keys. Raises as `_post`."""
+        with self._exchange("GET", "/.well-known/jwks.json", None) as (status, body):
+            if status != httpx.codes.OK:
+                raise _problem(status, body, "/.well-known/jwks.json")
+
+    def _post(self, kind: type[AnswerT], path: str, body: bytes) -> AnswerT:
+        # Raises Rejection verifier-refused (4xx; the server's own code in `observed`), Unavailable
+        # verifier-unreachable (no connection, TLS, time-out, 5xx, 429, or an answer that we cannot read).
+        with self._exchange("POST", path, body) as (status, answer):
+            if status not in (httpx.codes.OK, httpx.codes.CREATED):
+                raise _problem(status, answer, path)
+        try:
+            return decode_message(kind, answer, f"answer to {path}", MAX_ANSWER_BYTES)
+        except MalformedEvidence as error:
+            claim, observed = error.failure.claim, error.failure.observed
+            raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, claim, observed, "a readable answer") from error
+
+    @contextmanager
+    def _exchange(self, method: str, path: str, body: bytes | None) -> Iterator[tuple[int, bytes]]:
+        headers = {"accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+            if len(body) >= COMPRESS_FROM_BYTES:
+                # One frame with its content size: the server refuses others.
+                body = zstandard.ZstdCompressor(level=3, write_content_size=True).compress(body)
+                headers["content-encoding"] = "zstd"
+        deadline = time.monotonic() + self._exchange_seconds
+        try:
+            with self._http.stream(method, path, content=body, headers=headers) as response:
+                answer = _bounded(response, path, deadline)
+                status = response.status_code
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, path, type(error).__name__) from error
+        yield status, answer
+
+
+@contextmanager
+def open_client(
+    url: str, ca_file: Path, connect_timeout_seconds: int, request_timeout_seconds: int
+) -> Iterator[Client]:
+    """A client of the server at `url` (https), trusting the CA in `ca_file` alone.
+
+    No proxy or CA from the environment, no redirects. Raises Unavailable `file-unreadable` for the CA file.
+    """
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(ca_file), type(error).__name__, "a CA in PEM") from error
+    timeout = httpx.Timeout(float(request_timeout_seconds), connect=float(connect_timeout_seconds))
+    # Answers are small and some quote what the server was sent: compressed ones are not asked for.
+    headers = {"accept-encoding": "identity", "user-agent": "nodewarden-attester"}
+    with httpx.Client(base_url=url, verify=context, timeout=timeout, headers=headers, trust_env=False) as http:
+        yield Client(http, 2.0 * request_timeout_seconds)
+
+
+def refusal_code(refusal: Rejection) -> str | None:
+    """The server's own reason code, where `refusal` came from a server."""
+    return refusal.failure.observed if refusal.code is ReasonCode.VERIFIER_REFUSED else None
+
+
+def _json(message: Message) -> bytes:
+    return canonical_json(message.model_dump(mode="json"))
+
+
+def _bounded(response: httpx.Response, path: str, deadline: float) -> bytes:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        # Attack: a small compressed answer that unpacks to gigabytes.
+        raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, path, "compressed answer", "identity encoding")
+    chunks: list[bytes] = []
+    size = 0
+    for chunk in response.iter_raw():
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, path, None, f"at most {MAX_ANSWER_BYTES} bytes")
+        if time.monotonic() > deadline:
+            # Attack: a server that sends a byte now and then holds us for ever.
+            raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, path, "answer too slow")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _problem(status: int, body: bytes, path: str) -> Rejection | Unavailable:
+    try:
+        problem = decode_message(Problem, body, "problem", MAX_ANSWER_BYTES)
+    except MalformedEvidence:
+        code, claim = f"HTTP {status}", path
+    else:
+        code, claim = problem.code, f"{path} (request {problem.request_id}): {problem.detail}"
+    again = status >= 500 or status in (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.REQUEST_TIMEOUT)
+    if again or status < 400:
+        return Unavailable(ReasonCode.VERIFIER_UNREACHABLE, claim, code)
+    return Rejection(ReasonCode.VERIFIER_REFUSED, claim, code)

@@ -1,0 +1,61 @@
+"""Enrolment: a new AK under the EK, introduced to the verifier, proved by activation, kept only when accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attester.client import Client
+from attester.collectors.node_token import read_token
+from attester.keys import AttestationKey, activate_credential, create_ak, read_endorsement_key
+from attester.settings import AttesterSettings
+from attester.state import Enrolment, write_enrolment
+from attester.tpm import Tpm
+from verifier.wire.codes import ReasonCode
+from verifier.wire.enrolment import ActivationRequest, EnrolmentRequest
+from verifier.wire.failures import Rejection
+from verifier.wire.messages import bytes_of, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """The enrolment, and whether the verifier admits the node already or waits for a person (`admission`)."""
+
+    enrolment: Enrolment
+    admitted: bool
+    admission: Literal["inventory", "manual", "manufacturer"]
+
+
+def enrol(tpm: Tpm, client: Client, settings: AttesterSettings) -> Enrolled:
+    """The node is enrolled with a new AK, and the state directory holds it; an older enrolment is then replaced.
+
+    Until the verifier accepts, the old state stays as it is. Raises Rejection `verifier-refused` (the verifier's own
+    code inside), `credential-mismatch`, `node-token-missing`, `tpm-command-missing`, `setting-invalid` (the verifier
+    names itself otherwise than the settings do), Unavailable `tpm-failed`, `verifier-unreachable`.
+    """
+    # First, so that no machine enrols that could never hold a binding key.
+    tpm.require_counter_policy()
+    ek = read_endorsement_key(tpm, settings.ek_type)
+    blob = create_ak(tpm, settings.ek_type, settings.ak_type)
+    token = None if settings.node_token_path is None else text_of(read_token(settings.node_token_path))
+    request = EnrolmentRequest(
+        version=1,
+        node_name=settings.node_name,
+        ek_public=text_of(ek.public),
+        ak_public=text_of(blob.public),
+        ek_certificates=[text_of(certificate) for certificate in ek.certificates],
+        node_token=token,
+    )
+    offered = client.enrol(request)
+    if offered.node_id != ek.node_id:
+        # Evidence is bound to the node id, so both sides must derive the same from the EK itself.
+        raise Rejection(ReasonCode.CREDENTIAL_MISMATCH, "node_id", offered.node_id, ek.node_id)
+    ak = AttestationKey(blob)
+    secret = activate_credential(tpm, ak, bytes_of(offered.credential_blob), bytes_of(offered.encrypted_secret))
+    accepted = client.activate(offered.enrolment_id, ActivationRequest(secret=text_of(secret)))
+    if accepted.verifier_id != settings.verifier_id:
+        # Never adopted: a verifier that could name itself could have evidence made for another.
+        raise Rejection(ReasonCode.SETTING_INVALID, "verifier_id", settings.verifier_id, accepted.verifier_id)
+    enrolment = Enrolment(ek.node_id, settings.node_name, settings.verifier_id, blob)
+    write_enrolment(settings.state_dir, enrolment)
+    return Enrolled(enrolment, accepted.admitted, accepted.admission)

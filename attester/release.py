@@ -1,0 +1,90 @@
+"""Asking the broker for a pod's secrets, and opening them in the TPM."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from attester.binding_key import agree, kept_boot_key
+from attester.client import Client
+from attester.jwe import open_jwe
+from attester.keys import AttestationKey, sign_request
+from attester.settings import AttesterSettings
+from attester.state import Enrolment
+from attester.tpm import Tpm, tpm_errors
+from verifier.wire.codes import ReasonCode
+from verifier.wire.encoding import canonical_json
+from verifier.wire.failures import Unavailable
+from verifier.wire.messages import text_of
+from verifier.wire.release import ReleaseEnvelope, ReleaseRequest, ReleaseResponse
+from verifier.wire.signed_request import RequestLabel
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSecret:
+    """A secret in clear. `path` is the broker's word for a file name and must be checked before it names a file."""
+
+    name: str
+    claimed_path: str
+    content: bytes
+    lease_id: str
+    expires_at: int
+
+    def __repr__(self) -> str:
+        return f"OpenedSecret(name={self.name!r})"
+
+
+def request_secrets(
+    tpm: Tpm, ak: AttestationKey, node: Enrolment, pod_token: bytes, names: tuple[str, ...], now: int
+) -> ReleaseEnvelope:
+    """The pod's token with a request for `names` that this node's AK signed at `now` (seconds since 1970)."""
+    request = ReleaseRequest(
+        jti=secrets.token_urlsafe(24),
+        iat=now,
+        node_id=node.node_id,
+        token_sha256=hashlib.sha256(pod_token).hexdigest(),
+        secrets=list(names),
+    )
+    body = canonical_json(request.model_dump(mode="json"))
+    with tpm_errors("attestation key"), ak.loaded(tpm) as handle:
+        signed = sign_request(tpm, handle, RequestLabel.SECRET_RELEASE, body)
+    return ReleaseEnvelope(
+        token=pod_token.decode("ascii"), body=text_of(signed.claimed_body), signature=text_of(signed.signature)
+    )
+
+
+def open_secrets(
+    tpm: Tpm, ak: AttestationKey, released: ReleaseResponse, names: tuple[str, ...], runtime_directory: Path
+) -> tuple[OpenedSecret, ...]:
+    """Every secret of `released`, opened in the TPM: all that were asked for and no other.
+
+    Raises Rejection `secret-does-not-open`, MalformedEvidence `jwe-malformed`, Unavailable `verifier-unreachable` (the
+    answer holds other secrets than those asked for).
+    """
+    if sorted(secret.name for secret in released.secrets) != sorted(names):
+        raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, "answer to /v1/secrets/release", "other secrets than asked")
+    key = kept_boot_key(tpm, ak, runtime_directory)
+    agreement = partial(agree, tpm, key)
+    return tuple(
+        OpenedSecret(secret.name, secret.path, open_jwe(secret.jwe, agreement), secret.lease_id, secret.expires_at)
+        for secret in released.secrets
+    )
+
+
+def fetch_secrets(
+    tpm: Tpm,
+    ak: AttestationKey,
+    node: Enrolment,
+    settings: AttesterSettings,
+    broker: Client,
+    pod_token: bytes,
+    names: tuple[str, ...],
+    clock: Callable[[], int],
+) -> tuple[OpenedSecret, ...]:
+    """The secrets `names` for the pod whose token is `pod_token`, opened. Raises as its two halves and the client."""
+    envelope = request_secrets(tpm, ak, node, pod_token, names, clock())
+    return open_secrets(tpm, ak, broker.release(envelope), names, settings.runtime_dir)

@@ -1,0 +1,89 @@
+"""One round of attestation: a challenge, the evidence for it, the verifier's answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from attester.bundle import collect
+from attester.client import Client, refusal_code
+from attester.keys import AttestationKey, sign_request
+from attester.private_files import exclusive
+from attester.settings import AttesterSettings
+from attester.state import Enrolment, read_enrolment
+from attester.tpm import Tpm, open_tpm, tpm_errors
+from verifier.wire.bundle import encode_bundle
+from verifier.wire.challenge import ChallengeRequest, ChallengeResponse
+from verifier.wire.codes import ReasonCode
+from verifier.wire.encoding import canonical_json
+from verifier.wire.failures import Rejection
+from verifier.wire.signed_request import RequestLabel
+from verifier.wire.verdict import EvidenceResponse
+
+Clock = Callable[[], int]
+"""Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This machine as enrolled, with the AK by which it speaks."""
+
+    settings: AttesterSettings
+    enrolment: Enrolment
+    ak: AttestationKey
+
+
+def enrolled_node(settings: AttesterSettings) -> Node:
+    """The node that the state directory keeps.
+
+    Raises Rejection `not-enrolled` (also when the settings meanwhile name another verifier, node or EK type),
+    `file-mode-unsafe`.
+    """
+    enrolment = read_enrolment(settings.state_dir)
+    kept = (enrolment.verifier_id, enrolment.node_name, enrolment.ak.ek_kind)
+    wanted = (settings.verifier_id, settings.node_name, settings.ek_type)
+    if kept != wanted:
+        raise Rejection(ReasonCode.NOT_ENROLLED, "enrolment", ", ".join(kept), ", ".join(wanted))
+    return Node(settings, enrolment, AttestationKey(enrolment.ak))
+
+
+@contextmanager
+def using_tpm(settings: AttesterSettings) -> Iterator[Tpm]:
+    """The TPM, and no other attester process at it. Raises Unavailable `tpm-unavailable`."""
+    with exclusive(settings.runtime_dir), open_tpm(settings.tcti) as tpm:
+        yield tpm
+
+
+def ask_challenge(tpm: Tpm, node: Node, client: Client, now: int) -> ChallengeResponse:
+    """A fresh challenge for this node, asked for in a request that its AK signs."""
+    request = ChallengeRequest(jti=secrets.token_urlsafe(24), iat=now, node_id=node.enrolment.node_id)
+    body = canonical_json(request.model_dump(mode="json"))
+    with tpm_errors("attestation key"), node.ak.loaded(tpm) as handle:
+        signed = sign_request(tpm, handle, RequestLabel.CHALLENGE, body)
+    return client.challenge(signed)
+
+
+def attest(node: Node, client: Client, challenge: ChallengeResponse | None, clock: Clock) -> EvidenceResponse:
+    """The verifier's answer to this node's evidence, for `challenge` or, where that is None, for one asked for now.
+
+    The TPM is held only while it works, not while the network does. Raises what collecting and the client raise.
+    """
+    if challenge is None:
+        with using_tpm(node.settings) as tpm:
+            challenge = ask_challenge(tpm, node, client, clock())
+    try:
+        return client.send_evidence(_evidence(node, challenge))
+    except Rejection as refusal:
+        if refusal_code(refusal) != ReasonCode.BOOT_LOG_UNKNOWN_DIGEST.value:
+            raise
+    # The verifier forgot the log that it said it knows. Refused evidence does not use up the nonce.
+    whole = challenge.collect.model_copy(update={"boot_log_known_sha256": None})
+    return client.send_evidence(_evidence(node, challenge.model_copy(update={"collect": whole})))
+
+
+def _evidence(node: Node, challenge: ChallengeResponse) -> bytes:
+    with using_tpm(node.settings) as tpm:
+        bundle = collect(tpm, node.ak, node.enrolment.node_id, node.settings, challenge)
+    return encode_bundle(bundle)

@@ -1,0 +1,146 @@
+"""The attester's settings: one frozen object from a YAML file and the environment, each field with its reason."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from attester.private_files import require_unforgeable
+from attester.templates import AkType, EkType
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Rejection, Unavailable
+from verifier.wire.messages import NodeName
+
+ENVIRONMENT_PREFIX = "NODEWARDEN_ATTESTER_"
+DEFAULT_PATH = Path("/etc/nodewarden/attester.yaml")
+_MAX_FILE_BYTES = 64 * 1024
+
+_Path = Annotated[Path, Field(strict=False)]
+
+
+class AttesterSettings(BaseModel):
+    """Nothing here weakens verification: what counts as evidence the verifier and its baseline decide."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    verifier_url: str
+    """https address of the verifier, without a path."""
+    verifier_id: Annotated[str, Field(min_length=1, max_length=256, pattern=r"\A[\x21-\x7e]+\z")]
+    """The verifier's `iss`. Bound into every quote, so that evidence made for one verifier is void at another; taken
+    from here only, never from what a verifier says of itself."""
+    ca_file: _Path
+    """PEM of the CA that signed the verifier's (and broker's) TLS certificate. No other CA is trusted."""
+    broker_url: str | None = None
+    """https address of the secret broker; null on nodes that fetch no secrets."""
+    node_name: NodeName
+    """The Kubernetes node's name, as the inventory has it."""
+    tcti: Annotated[str, Field(min_length=1, max_length=512)] = "device:/dev/tpmrm0"
+    """How to reach the TPM: a TCTI string. The default is the kernel's resource manager."""
+    ek_type: Annotated[EkType, Field(strict=False)] = EkType.RSA_2048
+    """Which EK is the node's identity. RSA-2048: nearly every TPM has its certificate."""
+    ak_type: Annotated[AkType, Field(strict=False)] = AkType.P_256
+    """Which AK to make at enrolment. P-256: a discrete TPM signs with it several times faster than with RSA."""
+    state_dir: _Path = Path("/var/lib/nodewarden-attester")
+    """Keeps the AK blob and the enrolment. Mode 0700."""
+    runtime_dir: _Path = Path("/run/nodewarden-attester")
+    """Keeps what derives this boot's binding key. Mode 0700, on a tmpfs, so that it is gone after a reboot."""
+    boot_log_path: _Path = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
+    """The firmware's event log."""
+    ima_log_path: _Path = Path("/sys/kernel/security/ima/binary_runtime_measurements")
+    """The kernel's IMA log; `collect` records it."""
+    node_token_path: _Path | None = None
+    """The attester pod's projected ServiceAccount token (audience nodewarden-attester); null outside a cluster."""
+    connect_timeout_seconds: Annotated[int, Field(ge=1, le=60)] = 5
+    """How long to wait for a connection."""
+    request_timeout_seconds: Annotated[int, Field(ge=1, le=120)] = 30
+    """How long to wait for each part of an answer."""
+    retry_first_seconds: Annotated[int, Field(ge=1, le=60)] = 2
+    """First pause of the daemon after a failure; it doubles, with jitter."""
+    retry_longest_seconds: Annotated[int, Field(ge=1, le=600)] = 60
+    """Longest such pause. Below the results' life of five minutes, so that a short outage loses no node."""
+
+    @field_validator("verifier_url", "broker_url")
+    @classmethod
+    def _https_only(cls, value: str | None) -> str | None:
+        if value is not None and re.fullmatch(r"https://[A-Za-z0-9.\-\[\]:]+/?", value) is None:
+            raise ValueError("must be an https address without path, user or query")
+        return None if value is None else value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _retry_in_order(self) -> Self:
+        if self.retry_first_seconds > self.retry_longest_seconds:
+            raise ValueError("retry_first_seconds exceeds retry_longest_seconds")
+        return self
+
+
+def load_settings(path: Path, environment: Mapping[str, str]) -> AttesterSettings:
+    """The settings of the YAML file `path`, each overridden by NODEWARDEN_ATTESTER_<FIELD> where that is set.
+
+    Raises Rejection `setting-invalid` (unknown or missing key, wrong type, unknown variable of our prefix, duplicate
+    key, no mapping), `file-mode-unsafe` (others may write the file or the CA file), Unavailable `file-unreadable`.
+    """
+    require_unforgeable(path)
+    fields = _read_yaml(path)
+    for variable, value in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            fields[name] = _from_environment(name, value)
+    try:
+        settings = AttesterSettings.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "settings"
+        raise Rejection(ReasonCode.SETTING_INVALID, place, first["msg"]) from error
+    require_unforgeable(settings.ca_file)
+    return settings
+
+
+def _from_environment(name: str, value: str) -> str | int:
+    field = AttesterSettings.model_fields.get(name)
+    if field is not None and field.annotation is int and re.fullmatch(r"[0-9]{1,9}", value):
+        return int(value)
+    return value
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.strerror) from error
+    if len(text) > _MAX_FILE_BYTES:
+        raise Rejection(ReasonCode.SETTING_INVALID, str(path), f"more than {_MAX_FILE_BYTES} bytes")
+    try:
+        # _StrictLoader is a SafeLoader.
+        fields = yaml.load(text, _StrictLoader)  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Rejection(ReasonCode.SETTING_INVALID, str(path), type(error).__name__, "plain YAML") from error
+    if type(fields) is not dict or not all(type(key) is str for key in fields):
+        raise Rejection(ReasonCode.SETTING_INVALID, str(path), type(fields).__name__, "a mapping of settings")
+    return fields
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice and any alias: which of two values counts must not be a guess."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("alias")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - the base class's signature
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) != len(node.value):
+            raise yaml.YAMLError("duplicate key")
+        return mapping
+
+
+def process_environment() -> Mapping[str, str]:
+    """This process's environment, for `load_settings`."""
+    return os.environ
