@@ -20,13 +20,20 @@ from verifier.evidence.uefi import UefiMalformed, parse_variable
 Hash = Callable[[bytes], bytes]
 
 
+_sha256 = hashlib.sha256
 HASHES: Mapping[str, Hash] = {
     "sha1": lambda content: hashlib.sha1(content, usedforsecurity=False).digest(),
-    "sha256": lambda content: hashlib.sha256(content).digest(),
+    "sha256": lambda content: _sha256(content).digest(),
     "sha384": lambda content: hashlib.sha384(content).digest(),
     "sha512": lambda content: hashlib.sha512(content).digest(),
 }
 """The banks that we can replay."""
+
+_UNCOVERED = frozenset({EventType.EFI_BOOT_SERVICES_APPLICATION.value, EventType.EFI_PLATFORM_FIRMWARE_BLOB.value})
+"""Never of their content, over 800 real events: not even tried."""
+_IPL = EventType.IPL.value
+_AUTHORITY = EventType.EFI_VARIABLE_AUTHORITY.value
+_BOOT = EventType.EFI_VARIABLE_BOOT.value
 
 Part = Literal["content", "value", "text", "none"]
 GrubKind = Literal["command", "command-line"]
@@ -62,15 +69,15 @@ def judge(event: BootEvent, digest: bytes, hash_of: Hash) -> JudgedEvent:
     """What `digest` covers of `event`; never raises, whatever the content."""
     content = event.content
     kind = event.type
-    if kind in (EventType.EFI_BOOT_SERVICES_APPLICATION, EventType.EFI_PLATFORM_FIRMWARE_BLOB):
+    if kind in _UNCOVERED:
         return JudgedEvent(event, digest, "none", None, consistent=True)
-    if kind == EventType.IPL and event.pcr == 8:
+    if kind == _IPL and event.pcr == 8:
         return _judge_loader_text(event, digest, hash_of)
     if hash_of(content) == digest:
         return JudgedEvent(event, digest, "content", content, consistent=True)
-    if kind == EventType.EFI_VARIABLE_AUTHORITY and hash_of(content[:-1]) == digest:
+    if kind == _AUTHORITY and hash_of(content[:-1]) == digest:
         return JudgedEvent(event, digest, "content", content[:-1], consistent=True)
-    if kind == EventType.EFI_VARIABLE_BOOT:
+    if kind == _BOOT:
         try:
             value = parse_variable(content).value
         except UefiMalformed:

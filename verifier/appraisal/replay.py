@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from verifier.appraisal.coverage import Hash, JudgedEvent, judge
 from verifier.appraisal.event_types import ALLOWED, EventType, type_name
-from verifier.evidence.eventlog import NO_PCR, BootEvent, EventLog, claimed_locality
+from verifier.evidence.eventlog import EV_NO_ACTION, NO_PCR, BootEvent, EventLog, claimed_locality
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 
 MAX_FAILURES = 50
 """What is kept of a log that is wrong throughout: a crafted one must not fill answers and audit rows."""
+_EV_SEPARATOR = EventType.SEPARATOR.value
 _LOCALITIES = frozenset({0, 3, 4})
 _SEPARATOR = b"\0\0\0\0"
 _SEPARATOR_ERROR = b"\xff\xff\xff\xff"
@@ -82,7 +83,7 @@ class _Walk:
     def take(self, event: BootEvent) -> None:
         if event.pcr == NO_PCR:
             return
-        if event.type == EventType.NO_ACTION:
+        if event.type == EV_NO_ACTION:
             self._no_action(event)
             return
         digest = event.digests.get(self._bank)
@@ -125,7 +126,7 @@ class _Walk:
 
     def _check(self, judged: JudgedEvent) -> None:
         event = judged.event
-        if event.type == EventType.SEPARATOR:
+        if event.type == _EV_SEPARATOR:
             self._separator(judged)
         elif judged.digest in self._forged:
             self._fail(ReasonCode.EVENT_TYPE_FORGED, event, type_name(event.type), "EV_SEPARATOR")

@@ -41,6 +41,9 @@ _ALGORITHMS: Mapping[int, tuple[str, int]] = {
 _HIGHEST_RTMR_INDEX = 4
 """CCEL indices: 0 is MRTD, 1 to 4 are RTMR 0 to 3."""
 
+_PADDING_HEADS = frozenset(fill * size for fill in (b"\0", b"\xff") for size in range(1, 9))
+"""How padding begins; shorter ones only at the very end."""
+
 _LEGACY = struct.Struct("<II20sI")
 _EVENT2 = struct.Struct("<III")
 _SPEC_ID = struct.Struct("<16sIBBBBI")
@@ -150,36 +153,29 @@ def _read_events(
 ) -> tuple[int, bool]:
     """Appends every TCG_PCR_EVENT2 from `position` on; returns the end, and whether padding followed."""
     end = len(log)
-    limit = len(algorithms)
+    # Nearly every event has one digest per declared algorithm, in the declared order: those are read in one step.
+    usual = struct.Struct("<III" + "".join(f"H{size}s" for _, size in algorithms.values()) + "I")
+    names = tuple(name for name, _ in algorithms.values())
+    identifiers = tuple(algorithms)
     while position < end:
-        if _is_padding(log, position):
+        if log[position : position + 8] in _PADDING_HEADS:
+            _require_padding(log, position)
             return position, True
-        start, index = position, len(events)
+        index = len(events)
         if index >= MAX_EVENTS:
             raise _malformed(position, f"more than {MAX_EVENTS} events", None)
-        if position + _EVENT2.size > end:
-            raise _malformed(start, "ends within an event", None, index)
-        pcr, kind, count = _EVENT2.unpack_from(log, position)
-        position += _EVENT2.size
-        if count > limit:
-            raise _malformed(start, f"{count} digests", f"at most {limit}", index)
-        _check_pcr(pcr, start, index)
-        digests: dict[str, bytes] = {}
-        for _ in range(count):
-            if position + 2 > end:
-                raise _malformed(start, "ends within an event", None, index)
-            (identifier,) = _U16.unpack_from(log, position)
-            declared = algorithms.get(identifier)
-            if declared is None or declared[0] in digests:
-                raise _malformed(start, f"digest algorithm {identifier:#06x}", "a declared one, once", index)
-            name, size = declared
-            digests[name] = log[position + 2 : position + 2 + size]
-            position += 2 + size
-        # Only this check makes the slices above whole: every digest ends before the size field.
-        if position + 4 > end:
-            raise _malformed(start, "ends within an event", None, index)
-        (size,) = _U32.unpack_from(log, position)
-        position += 4
+        start = position
+        if position + usual.size <= end:
+            pcr, kind, count, *fields, size = usual.unpack_from(log, position)
+        else:
+            count = 0
+        if count == len(names) and tuple(fields[::2]) == identifiers:
+            digests = dict(zip(names, fields[1::2], strict=True))
+            position += usual.size
+        else:
+            pcr, kind, digests, size, position = _unusual_head(log, position, algorithms, index)
+        if pcr > HIGHEST_PCR:
+            _check_pcr(pcr, start, index)
         if size > end - position:
             raise _malformed(start, f"{size} bytes of event data", f"at most {end - position}", index)
         events.append(BootEvent(index, pcr, kind, digests, log[position : position + size]))
@@ -187,19 +183,42 @@ def _read_events(
     return position, False
 
 
-def _is_padding(log: bytes, position: int) -> bool:
-    """Whether all bytes from `position` are 0x00, or all 0xFF.
+def _unusual_head(
+    log: bytes, position: int, algorithms: Mapping[int, tuple[str, int]], index: int
+) -> tuple[int, int, dict[str, bytes], int, int]:
+    """PCR, type, digests, size of the data and where it starts, for an event with digests in any number and order."""
+    start, end = position, len(log)
+    if position + _EVENT2.size > end:
+        raise _malformed(start, "ends within an event", None, index)
+    pcr, kind, count = _EVENT2.unpack_from(log, position)
+    position += _EVENT2.size
+    if count > len(algorithms):
+        raise _malformed(start, f"{count} digests", f"at most {len(algorithms)}", index)
+    digests: dict[str, bytes] = {}
+    for _ in range(count):
+        if position + 2 > end:
+            raise _malformed(start, "ends within an event", None, index)
+        (identifier,) = _U16.unpack_from(log, position)
+        declared = algorithms.get(identifier)
+        if declared is None or declared[0] in digests:
+            raise _malformed(start, f"digest algorithm {identifier:#06x}", "a declared one, once", index)
+        name, size = declared
+        digests[name] = log[position + 2 : position + 2 + size]
+        position += 2 + size
+    # Only this check makes the slices above whole: every digest ends before the size field.
+    if position + 4 > end:
+        raise _malformed(start, "ends within an event", None, index)
+    (size,) = _U32.unpack_from(log, position)
+    return pcr, kind, digests, size, position + 4
 
-    Only asked in full where an event would begin with eight such bytes, which no event does: type 0 is not used after
-    the boot loader era (EV_PREBOOT_CERT), and 0xFFFFFFFF is no type.
+
+def _require_padding(log: bytes, position: int) -> None:
+    """Returns if all bytes from `position`, which begin like padding, are the same; anything else is an error.
+
+    No event begins with eight zero bytes or eight 0xFF: type 0 (EV_PREBOOT_CERT) is reserved, and 0xFFFFFFFF no type.
     """
-    head = log[position : position + 8]
-    if head.strip(b"\0") and head.strip(b"\xff"):
-        return False
-    rest = log[position:]
-    if rest.strip(head[:1]):
+    if log[position:].strip(log[position : position + 1]):
         raise _malformed(position, "padding with something in it", "uniform padding to the end")
-    return True
 
 
 def _check_pcr(pcr: int, position: int, index: int) -> None:
