@@ -11,11 +11,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from verifier.appraisal.authenticate import AuthenticBundle
 from verifier.appraisal.identity import HANDLE_NULL, qualified_name_of_primary
-from verifier.appraisal.signatures import verify_signature
+from verifier.appraisal.signatures import load_key, verify_signature
 from verifier.evidence.parse import ParsedBindingKey
 from verifier.evidence.tpm import CertifyAttest, ClockInfo, EccPublic, PublicArea
 from verifier.wire.binding import binding_key_qualifying_data
@@ -150,7 +148,7 @@ def _check_form(public: PublicArea) -> Mapping[str, str]:
     if public.symmetric is not None or public.scheme is not None or public.kdf is not None:
         raise Rejection(ReasonCode.BINDING_KEY_UNSUITABLE, "binding_key.parameters", "set", "null")
     try:
-        ec.EllipticCurvePublicNumbers(key.x, key.y, ec.SECP256R1()).public_key()
+        load_key(key)
     except ValueError as error:
         raise Rejection(
             ReasonCode.BINDING_KEY_UNSUITABLE, "binding_key.point", "off the curve", "a point of P-256"

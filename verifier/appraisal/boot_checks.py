@@ -121,8 +121,12 @@ def _boot_set(facts: BootFacts, replayed: frozenset[int], boot_set: CompiledBoot
     ]
 
 
-def _chain(chain: tuple[BootImage, ...], boot_set: CompiledBootSet) -> list[Failure]:
-    """Images and steps must match one to one and in order: an image more is as bad as another image."""
+def _chain(images: tuple[BootImage, ...], boot_set: CompiledBootSet) -> list[Failure]:
+    """Images and steps must match one to one and in order: an image more is as bad as another image.
+
+    The same image twice running is one step: shim measures a kernel once for itself and once for the firmware.
+    """
+    chain = [image for image, before in zip(images, (None, *images), strict=False) if _is_new(image, before)]
     failures: list[Failure] = []
     for position, step in enumerate(boot_set.images):
         claim = f"boot.{boot_set.id}.{step.role}"
@@ -132,6 +136,10 @@ def _chain(chain: tuple[BootImage, ...], boot_set: CompiledBootSet) -> list[Fail
             failures.append(_image_failure(chain[position], claim))
     failures += [_image_failure(image, f"boot.{boot_set.id}.extra") for image in chain[len(boot_set.images) :]]
     return failures
+
+
+def _is_new(image: BootImage, before: BootImage | None) -> bool:
+    return before is None or image.digest != before.digest
 
 
 def _image_failure(image: BootImage, claim: str) -> Failure:

@@ -18,13 +18,16 @@ def judge_command_line(line: CommandLine, rule: CompiledCommandLine) -> tuple[Fa
 
     Each argument must be required, allowed or of an ignored key, and each required one must be there. An argument of
     an ignored key must be plain, or a reader that splits otherwise than the kernel could see another argument in it.
+    A line of GRUB has the argument BOOT_IMAGE in front, as the kernel sees it.
     Codes: `cmdline-unknown`, `cmdline-argument-forbidden`, `cmdline-argument-not-allowed`, `cmdline-argument-missing`.
     """
-    text = line.arguments
-    if text is None or line.origin.coverage != "covered":
+    if line.text is None or line.origin.coverage != "covered":
         if line.origin.coverage != "hint" and line.digest in rule.digests:
             return ()
         return (_failure(line, ReasonCode.CMDLINE_UNKNOWN, f"digest {line.digest}", "a text that its digest covers"),)
+    # What GRUB measures begins with the image's path, which it hands to the kernel as BOOT_IMAGE. Attack: a path with a
+    # tab in it, which GRUB takes for a name and the kernel for the end of an argument.
+    text = "BOOT_IMAGE=" + line.text if line.source == "grub" else line.text
     if len(text) > MAX_COMMAND_LINE_CHARACTERS:
         seen = f"{len(text)} characters"
         return (_failure(line, ReasonCode.CMDLINE_UNKNOWN, seen, f"at most {MAX_COMMAND_LINE_CHARACTERS}"),)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from verifier.evidence.tpm import EccPublic, HashName, PublicArea, RsaPublic, SymmetricCipher
+from verifier.appraisal.signatures import PublicKey, load_key
+from verifier.evidence.tpm import HashName, PublicArea, RsaPublic, SymmetricCipher
 from verifier.wire.bundle import NodeId
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
-
-EndorsementPublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 _POLICY_A = bytes.fromhex("837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa")
 _POLICY_B_SHA256 = bytes.fromhex("ca3d0a99a2b93906f7a3342414efcfb3a385d44cd1fd459089d19b5071c0b7a0")
@@ -45,7 +43,6 @@ _TEMPLATES: dict[str, tuple[_Template, ...]] = {
     "P-256": (_LOW, _HIGH_128),
     "P-384": (_HIGH_256,),
 }
-_CURVES: dict[str, ec.EllipticCurve] = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 
 
 def check_ek_template(ek: PublicArea) -> None:
@@ -76,13 +73,9 @@ def node_id_of(ek: PublicArea) -> NodeId:
     return NodeId(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest())
 
 
-def public_key_of(public: PublicArea, code: ReasonCode) -> EndorsementPublicKey:
+def public_key_of(public: PublicArea, code: ReasonCode) -> PublicKey:
     """The key of `public`, usable. Raises Rejection `code` where its numbers are no key (a point off its curve)."""
     try:
-        match public.key:
-            case RsaPublic(modulus=modulus, exponent=exponent):
-                return rsa.RSAPublicNumbers(exponent, modulus).public_key()
-            case EccPublic(curve=curve, x=x, y=y):
-                return ec.EllipticCurvePublicNumbers(x, y, _CURVES[curve]).public_key()
+        return load_key(public.key)
     except ValueError as error:
         raise Rejection(code, "public.unique", "no key", "a key on its curve") from error
