@@ -41,15 +41,23 @@ _TEXT_TAGS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"})
 """A timestamp stays the text that was written: nothing is converted."""
 
 
+def read_yaml(text: str, source: str) -> dict[str, Any]:
+    """The mapping that the YAML `text` spells, in the strict reading; `source` names it in messages only.
+
+    Raises BaselineFault. For other files that people write (an inventory); a baseline is read by `load_baseline`.
+    """
+    if len(text) > MAX_BASELINE_CHARACTERS:
+        raise BaselineFault(PolicyCode.TOO_LARGE, source, f"at most {MAX_BASELINE_CHARACTERS} characters")
+    return _Document(text, source).value()
+
+
 def load_baseline(text: str, source: str) -> Baseline:
     """The baseline that the YAML `text` spells; `source` names it in messages only.
 
     Raises BaselineFault; each fault that the schema finds is in its `every`. Does not check what only `policy lint`
     asks for (validity below 180 days, kexec stopped).
     """
-    if len(text) > MAX_BASELINE_CHARACTERS:
-        raise BaselineFault(PolicyCode.TOO_LARGE, source, f"at most {MAX_BASELINE_CHARACTERS} characters")
-    document = _Document(text, source).value()
+    document = read_yaml(text, source)
     try:
         # As JSON, so that strict mode takes a list for a tuple and nothing else for anything else.
         return Baseline.model_validate_json(json.dumps(document))

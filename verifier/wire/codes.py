@@ -69,6 +69,7 @@ class ReasonCode(StrEnum):
     REQUEST_NOT_FRESH = "request-not-fresh", "Set the machine's clock, then ask again."
     REQUEST_REPLAYED = "request-replayed", "Send each signed request once."
     REQUEST_TIMEOUT = "request-timeout", "Send the whole request within ten seconds."
+    STREAMS_EXHAUSTED = "streams-exhausted", "Close watches that are no longer needed, then try again."
     RATE_LIMITED = "rate-limited", "Wait and try again; the answer says how long."
     NODE_UNKNOWN = "node-unknown", "Enrol the node first with 'nodewarden attester enrol'."
     NODE_REVOKED = "node-revoked", "Ask the operator why the node was revoked; 'nodewarden nodes approve' restores it."

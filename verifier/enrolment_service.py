@@ -1,0 +1,184 @@
+"""Enrolment: a TPM introduces itself, proves by activation that it holds EK and AK, and becomes one node.
+
+Which node it becomes is decided from the inventory, or by a person; never from what it says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from verifier.appraisal.attestation_key import check_ak
+from verifier.appraisal.context import EkEndorsement
+from verifier.appraisal.credential import make_credential
+from verifier.appraisal.endorsement_key import check_ek_template, node_id_of
+from verifier.appraisal.endorsements import Endorsements
+from verifier.appraisal.enrol import check_ek
+from verifier.clock import Clock
+from verifier.cluster_tokens import NodeTokens
+from verifier.evidence.tpm import PublicArea, parse_public
+from verifier.results import ResultMaker
+from verifier.settings import Settings
+from verifier.store.ports import AuditEntry, InventoryEk, InventoryEntry, NodeRecord, PendingEnrolment, Store
+from verifier.wanted import Wanted
+from verifier.wire.bundle import NodeId
+from verifier.wire.codes import ReasonCode
+from verifier.wire.enrolment import ActivationRequest, ActivationResponse, EnrolmentRequest, EnrolmentResponse
+from verifier.wire.failures import MalformedEvidence, Rejection
+from verifier.wire.messages import bytes_of, decode_message, text_of
+
+ENROLMENT_SECONDS = 300
+UNASSIGNED = "unassigned"
+"""Tenant and cohort of a node that no inventory entry names, until one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Introduced:
+    """What a request claims, after every check that needs no store."""
+
+    node_id: NodeId
+    ek: PublicArea
+    ak: PublicArea
+    endorsement: EkEndorsement
+    eks: tuple[InventoryEk, ...]
+
+
+class EnrolmentService:
+    """Enrols TPMs for one verifier."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        results: ResultMaker,
+        clock: Clock,
+        endorsements: Endorsements,
+        node_tokens: NodeTokens | None,
+        wanted: Wanted,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._results = results
+        self._clock = clock
+        self._endorsements = endorsements
+        self._node_tokens = node_tokens
+        self._wanted = wanted
+
+    async def begin(self, body: bytes, request_id: str) -> bytes:
+        """The JSON of a credential that only the claimed TPM opens; the enrolment waits five minutes for the secret.
+
+        Raises whatever the checks of EK, AK, certificates and node token raise, `ek-not-in-inventory`,
+        `node-name-mismatch`, `node-name-conflict`, `ek-conflict`, `node-revoked`.
+        """
+        now_ms = self._clock.now_ms()
+        now = now_ms // 1000
+        request = decode_message(EnrolmentRequest, body, "enrolment")
+        # Certificate chains and OAEP take milliseconds: off the event loop, which evidence shares.
+        claimed = await asyncio.to_thread(self._introduce, request, now)
+        uid = self._node_uid(request, now)
+        entry = self._inventory_entry(claimed, request.node_name)
+        secret = secrets.token_bytes(32)
+        credential = await asyncio.to_thread(make_credential, claimed.ek, claimed.ak.name, secret, secrets.token_bytes)
+        enrolment_id = secrets.token_bytes(32)
+        node = NodeRecord(
+            node_id=claimed.node_id,
+            node_name=request.node_name,
+            tenant=UNASSIGNED if entry is None else entry.tenant,
+            cohort=UNASSIGNED if entry is None else entry.cohort,
+            ek_public=claimed.ek.tpm2b,
+            ak_public=claimed.ak.tpm2b,
+            endorsement=claimed.endorsement,
+            admission=self._settings.admission,
+            state="admitted" if self._settings.admission == "inventory" else "pending",
+            kubernetes_node_uid=uid,
+            enrolled_at=now,
+            version=1,
+        )
+        pending = PendingEnrolment(
+            hashlib.sha256(enrolment_id).digest(), hashlib.sha256(secret).digest(), now + ENROLMENT_SECONDS, node
+        )
+        audit = AuditEntry(now_ms, "enrolment-begun", "anonymous", request_id, node.node_id, node.node_name)
+        await self._store.begin_enrolment(pending, now, audit)
+        response = EnrolmentResponse(
+            enrolment_id=text_of(enrolment_id),
+            node_id=node.node_id,
+            credential_blob=text_of(credential.blob),
+            encrypted_secret=text_of(credential.encrypted_secret),
+            expires_at=pending.expires_at,
+        )
+        return response.model_dump_json().encode()
+
+    async def activate(self, enrolment_id: str, body: bytes, request_id: str) -> bytes:
+        """The JSON that says that the node is enrolled. One try: codes as `verifier.store.nodes.activate`."""
+        now_ms = self._clock.now_ms()
+        request = decode_message(ActivationRequest, body, "activation")
+        audit = AuditEntry(now_ms, "enrolled", "anonymous", request_id)
+        node = await self._store.activate(
+            hashlib.sha256(bytes_of(enrolment_id)).digest(),
+            bytes_of(request.secret),
+            now_ms // 1000,
+            lambda record, previous: self._results.void(record, previous, ReasonCode.NODE_ENROLLED_ANEW, now_ms),
+            audit,
+        )
+        self._wanted.want(node.node_id)
+        response = ActivationResponse(
+            node_id=node.node_id,
+            node_name=node.node_name,
+            admitted=node.state == "admitted",
+            admission=node.admission,
+            verifier_id=self._settings.issuer,
+        )
+        return response.model_dump_json().encode()
+
+    def _introduce(self, request: EnrolmentRequest, now: int) -> _Introduced:
+        ek, ak = parse_public(bytes_of(request.ek_public)), parse_public(bytes_of(request.ak_public))
+        check_ek_template(ek)
+        check_ak(ak)
+        node_id = node_id_of(ek)
+        certificates = tuple(bytes_of(text) for text in request.ek_certificates)
+        eks = [InventoryEk("public-key", node_id)]
+        if certificates:
+            endorsement = check_ek(ek, certificates, self._endorsements, now)
+            eks.append(InventoryEk("certificate", _leaf_sha256(certificates[0])))
+        else:
+            # Without a certificate the EK is known by its public key, or by a person, or not at all: see below.
+            endorsement = EkEndorsement(chain="none", manufacturer=None, model=None, version=None)
+        return _Introduced(node_id, ek, ak, endorsement, tuple(eks))
+
+    def _node_uid(self, request: EnrolmentRequest, now: int) -> str | None:
+        if self._node_tokens is None:
+            if request.node_token is not None:
+                raise MalformedEvidence(ReasonCode.ITEM_NOT_REQUESTED, "enrolment.node_token")
+            return None
+        if request.node_token is None:
+            raise Rejection(ReasonCode.NODE_TOKEN_MISSING, "enrolment.node_token")
+        node = self._node_tokens.check(bytes_of(request.node_token), now)
+        if node.name != request.node_name:
+            raise Rejection(ReasonCode.NODE_TOKEN_NAME_MISMATCH, "enrolment.node_name", request.node_name, node.name)
+        return node.uid
+
+    def _inventory_entry(self, claimed: _Introduced, node_name: str) -> InventoryEntry | None:
+        """The one machine that lists this EK; None only where admission does not rest on the inventory."""
+        entries = self._store.inventory_of(claimed.eks)
+        if len(entries) > 1:
+            names = ", ".join(sorted(entry.node_name for entry in entries))
+            raise Rejection(ReasonCode.EK_CONFLICT, "inventory", names, "one entry")
+        if not entries:
+            match self._settings.admission:
+                case "inventory":
+                    raise Rejection(ReasonCode.EK_NOT_IN_INVENTORY, "enrolment.ek_public", claimed.node_id)
+                case "manufacturer":
+                    if claimed.endorsement.chain != "verified":
+                        raise Rejection(ReasonCode.EK_CERTIFICATE_MISSING, "enrolment.ek_certificates")
+                case "manual":
+                    pass
+            return None
+        if entries[0].node_name != node_name:
+            raise Rejection(ReasonCode.NODE_NAME_MISMATCH, "enrolment.node_name", node_name, entries[0].node_name)
+        return entries[0]
+
+
+def _leaf_sha256(certificate: bytes) -> str:
+    return hashlib.sha256(certificate).hexdigest()

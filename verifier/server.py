@@ -1,0 +1,198 @@
+"""The verifier put together from its settings, and run: the composition root."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from verifier.administration import Administration
+from verifier.api.app import build_app
+from verifier.api.endpoint import Guards
+from verifier.api.limits import RateLimiter
+from verifier.api.protocol import bounded_protocol
+from verifier.api.routes import Parts
+from verifier.api.stream import Commits
+from verifier.audit_log import chain_once
+from verifier.baselines import load_baselines
+from verifier.clock import Clock, SystemClock
+from verifier.cluster_tokens import NodeTokens
+from verifier.endorsement_files import load_endorsements
+from verifier.enrolment_service import EnrolmentService
+from verifier.metrics import Metrics
+from verifier.results import ResultMaker
+from verifier.roles import load_tokens
+from verifier.service import Service
+from verifier.settings import Settings
+from verifier.store.sql import SqlStore
+from verifier.tls import ensure_tls
+from verifier.tokens import Signer, load_signer
+from verifier.wire.failures import Refusal
+
+CHAIN_SECONDS = 1.0
+PURGE_ROUNDS = 60
+"""Old challenges are removed once in so many rounds of the chainer."""
+_KEEP_ALIVE_BEYOND_INTERVAL_SECONDS = 30
+_BACKLOG = 2048
+
+_log = structlog.get_logger("nodewarden.verifier")
+
+
+@dataclass(slots=True)
+class Verifier:
+    """One verifier, ready to serve. `close` ends it."""
+
+    settings: Settings
+    clock: Clock
+    store: SqlStore
+    signer: Signer
+    service: Service
+    metrics: Metrics
+    app: FastAPI
+
+    def reload_baselines(self) -> None:
+        """The baselines on disk are in force, and every node is asked for evidence; on a fault the old ones stay."""
+        try:
+            self.service.baselines = load_baselines(self.settings.baselines_dir)
+        except Refusal as refusal:
+            _log.error("baselines_refused", code=refusal.code.value, detail=refusal.failure.line())
+            return
+        self.service.wanted.want_all([record.node_id for record, _ in self.store.nodes()])
+        _log.info("baselines_loaded", count=len(self.service.baselines.baselines))
+
+    async def chain_audit(self) -> None:
+        """One round of the chainer."""
+        checkpoints = self.settings.audit_checkpoint_file
+        refused = self.metrics.take_unreported()
+        await chain_once(self.store, self.signer, self.clock, self.settings.issuer, checkpoints, refused)
+
+    def close(self) -> None:
+        """What was accepted is durable, and the database is closed."""
+        self.store.close()
+
+
+def build_verifier(settings: Settings, clock: Clock) -> Verifier:
+    """The verifier of `settings`: files read and checked, database migrated.
+
+    Raises what the loaders raise; a verifier with a bad baseline, key or tokens file does not start.
+    """
+    commits = Commits()
+    signer = load_signer(settings.keys_dir)
+    tokens = load_tokens(settings.tokens_file)
+    baselines = load_baselines(settings.baselines_dir)
+    endorsements = load_endorsements(settings.endorsements_dir)
+    node_tokens = None if settings.cluster is None else NodeTokens(settings.cluster)
+    results = ResultMaker(settings, signer)
+    metrics = Metrics()
+    store = SqlStore(settings.database, clock.now_ms(), commits.committed)
+    service = Service(settings, store, results, clock, node_tokens)
+    service.baselines = baselines
+    enrolment = EnrolmentService(settings, store, results, clock, endorsements, node_tokens, service.wanted)
+    administration = Administration(store, results, clock, service.wanted)
+    guards = Guards(
+        tokens,
+        RateLimiter(settings.anonymous_requests_per_minute),
+        RateLimiter(settings.refused_requests_per_minute),
+        metrics,
+    )
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        task = asyncio.create_task(_background(verifier))
+        with suppress(NotImplementedError, RuntimeError):
+            # Not in the main thread (tests): there is no signal to listen for.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, verifier.reload_baselines)
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await verifier.chain_audit()
+
+    parts = Parts(service, enrolment, administration, store, signer, metrics, commits)
+    verifier = Verifier(settings, clock, store, signer, service, metrics, build_app(parts, guards, lifespan))
+    return verifier
+
+
+async def _background(verifier: Verifier) -> None:
+    round_number = 0
+    while True:
+        try:
+            await verifier.chain_audit()
+            if round_number % PURGE_ROUNDS == 0:
+                await verifier.store.purge(verifier.clock.now_ms() // 1000)
+        except Refusal as refusal:
+            # A full disk must not end the chainer: the rows wait, unanchored, and the next round tries again.
+            _log.error("audit_chain_failed", code=refusal.code.value, detail=refusal.failure.line())
+        round_number += 1
+        await asyncio.sleep(CHAIN_SECONDS)
+
+
+def configure_logging() -> None:
+    """Structured logs as JSON lines on stderr."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def server_config(verifier: Verifier) -> uvicorn.Config:
+    """uvicorn's configuration: TLS always, one process, no header that changes who the client is."""
+    settings = verifier.settings
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        certificate, key = settings.tls_certificate, settings.tls_key
+    else:
+        certificate, key = ensure_tls(settings.tls_dir, settings.tls_names, verifier.clock.now_ms() // 1000)
+    config = uvicorn.Config(
+        verifier.app,
+        host=settings.listen_host,
+        port=settings.listen_port,
+        http=bounded_protocol(settings.max_connections),
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        # Longer than the interval, so that a node's next evidence finds its connection open.
+        timeout_keep_alive=settings.interval_seconds + _KEEP_ALIVE_BEYOND_INTERVAL_SECONDS,
+        timeout_graceful_shutdown=10,
+        ssl_certfile=str(certificate),
+        ssl_keyfile=str(key),
+    )
+    config.load()
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+        config.ssl.set_alpn_protocols(["http/1.1"])
+    return config
+
+
+def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT; then open requests are finished and everything is durable."""
+    configure_logging()
+    verifier = build_verifier(settings, SystemClock())
+    try:
+        server = uvicorn.Server(server_config(verifier))
+        _log.info("verifier_started", issuer=settings.issuer, host=settings.listen_host, port=settings.listen_port)
+        server.run()
+    finally:
+        verifier.close()

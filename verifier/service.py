@@ -1,0 +1,306 @@
+"""The single path of evidence, readable from top to bottom: from bytes to a signed, stored and answered result.
+
+The order is a security property: the nonce is looked up before anything is parsed, the AK's signature is checked
+before anything that only the node may cause, and the nonce is used up in the one transaction that stores the result.
+So a stranger's evidence costs little and changes nothing, and a crash at any point leaves the node as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+
+from verifier.appraisal.appraise import Appraisal, appraise, rejected
+from verifier.appraisal.authenticate import AuthenticBundle, authenticate
+from verifier.appraisal.binding_key import VerifiedBindingKey
+from verifier.appraisal.context import IssuedChallenge, LastSeen
+from verifier.appraisal.verify import verify
+from verifier.baselines import AssignedBaselines, BaselineSet
+from verifier.boot_cache import BootCache
+from verifier.clock import Clock
+from verifier.cluster_tokens import NodeTokens
+from verifier.evidence.parse import ParsedBundle, parse_bundle
+from verifier.node_cache import KnownNode, NodeCache
+from verifier.results import ResultMaker, Signed
+from verifier.settings import Settings
+from verifier.store.ports import AttestationCommit, AuditEntry, NonceState, SequenceMoved, Store
+from verifier.wanted import Wanted
+from verifier.wire.bundle import EvidenceBundle, KnownBody, NodeId, Nonce, decode_bundle
+from verifier.wire.challenge import AttestNowRequest, ChallengeRequest
+from verifier.wire.codes import ReasonCode
+from verifier.wire.encoding import encode_base64url
+from verifier.wire.failures import Refusal, Rejection, Unavailable
+from verifier.wire.messages import decode_message
+from verifier.wire.request_signature import verify_signed_request
+from verifier.wire.signed_request import RequestLabel, SignedRequest, decode_signed_request
+
+MAX_TRIES = 5
+"""So many bundles that fail may be sent for one nonce."""
+REQUEST_SKEW_SECONDS = 300
+"""How far the clock of a node may be off in a signed request."""
+_ATTEMPTS = 3
+"""How often evidence is judged again when the node's result moved while it was judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to evidence, and what the log line says of it."""
+
+    body: bytes
+    node_id: str
+    verdict: str
+    sequence: int
+
+
+class Service:
+    """Challenges and evidence of enrolled nodes."""
+
+    def __init__(
+        self, settings: Settings, store: Store, results: ResultMaker, clock: Clock, node_tokens: NodeTokens | None
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._results = results
+        self._clock = clock
+        self._node_tokens = node_tokens
+        self._nodes = NodeCache()
+        self._boots = BootCache(store.boot_log)
+        self._binding_keys: dict[str, VerifiedBindingKey] = {}
+        self.baselines = BaselineSet(())
+        self.wanted = Wanted()
+
+    # --- evidence ---
+
+    async def attest(self, body: bytes, request_id: str) -> Answered:
+        """The signed result of the evidence in `body`, durable, with its node's next challenge.
+
+        Raises MalformedEvidence and Rejection for whatever does not carry a valid AK signature over a live nonce of
+        that node: then no verdict changes and the nonce stays good, for at most `MAX_TRIES`. Raises Unavailable
+        `store-unavailable` when nothing could be stored; then nothing was.
+        """
+        bundle = decode_bundle(body)
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._attest_once(bundle, request_id)
+            except SequenceMoved:
+                continue
+        raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "store", "the node's result kept moving")
+
+    async def _attest_once(self, bundle: EvidenceBundle, request_id: str) -> Answered:
+        now_ms = self._clock.now_ms()
+        nonce = self._live_nonce(bundle.claimed_nonce, now_ms // 1000)
+        try:
+            node = self._node_of(bundle, nonce)
+            parsed = parse_bundle(bundle)
+            assigned = self.baselines.assigned(node.record.tenant, node.record.cohort)
+            challenge = _challenge_of(bundle.claimed_nonce, nonce)
+            authentic = authenticate(parsed, node.enrolled, challenge, self._settings.issuer, nonce.last_seen)
+            uid = self._check_node_token(node, parsed, now_ms // 1000)
+            appraisal, proved = self._judge(authentic, assigned, now_ms // 1000)
+        except Refusal as refusal:
+            await self._count_try(nonce, refusal, request_id, now_ms)
+            raise
+        signed = self._results.attested(node.record, node.ak_text, appraisal, nonce, uid, now_ms)
+        following = self._next_challenge(node.record.node_id, assigned, now_ms // 1000)
+        known_log, new_log = _boot_log_to_keep(parsed.boot_log, nonce, proved=proved)
+        await self._store.commit_attestation(
+            AttestationCommit(
+                nonce_sha256=nonce.nonce_sha256,
+                used_at=now_ms // 1000,
+                node_id=node.record.node_id,
+                previous_sequence=nonce.previous_sequence,
+                result=signed.stored,
+                last_seen=_latest(nonce.last_seen, appraisal.seen),
+                boot_log_sha256=known_log,
+                new_boot_log=new_log,
+                next_challenge=following,
+                audit=_audit(node, appraisal, signed, request_id, now_ms),
+            )
+        )
+        self.wanted.attested(node.record.node_id)
+        return _answer(node, signed, _challenge_json(following, known_log, self._settings.interval_seconds))
+
+    def _live_nonce(self, claimed: Nonce, now: int) -> NonceState:
+        nonce = self._store.find_nonce(hashlib.sha256(claimed).digest())
+        if nonce is None:
+            raise Rejection(ReasonCode.NONCE_UNKNOWN, "bundle.nonce")
+        if nonce.used:
+            raise Rejection(ReasonCode.NONCE_USED, "bundle.nonce")
+        if now >= nonce.expires_at:
+            raise Rejection(ReasonCode.NONCE_EXPIRED, "bundle.nonce", str(now), f"before {nonce.expires_at}")
+        if nonce.tries >= MAX_TRIES:
+            raise Rejection(ReasonCode.NONCE_TRIES_EXHAUSTED, "bundle.nonce", f"{nonce.tries} tries")
+        return nonce
+
+    def _node_of(self, bundle: EvidenceBundle, nonce: NonceState) -> KnownNode:
+        if bundle.claimed_node_id != nonce.node_id:
+            raise Rejection(ReasonCode.NONCE_WRONG_NODE, "bundle.node_id", bundle.claimed_node_id)
+        if nonce.node_state == "revoked":
+            raise Rejection(ReasonCode.NODE_REVOKED, "bundle.node_id", nonce.node_id)
+        return self._nodes.find(nonce.node_id, nonce.node_version) or self._load_node(nonce.node_id)
+
+    def _load_node(self, node_id: str) -> KnownNode:
+        record = self._store.node(node_id)
+        if record is None:
+            raise Rejection(ReasonCode.NODE_UNKNOWN, "node_id", node_id)
+        return self._nodes.find(node_id, record.version) or self._nodes.put(record)
+
+    def _check_node_token(self, node: KnownNode, parsed: ParsedBundle, now: int) -> str | None:
+        """The UID of the node's Node object, by the cluster's own word; None where no cluster is served."""
+        if self._node_tokens is None:
+            return None
+        if parsed.node_token is None:
+            raise Rejection(ReasonCode.NODE_TOKEN_MISSING, "node-token[0]")
+        kubernetes_node = self._node_tokens.check(parsed.node_token, now)
+        if kubernetes_node.name != node.record.node_name:
+            raise Rejection(
+                ReasonCode.NODE_TOKEN_NAME_MISMATCH, "node-token.node", kubernetes_node.name, node.record.node_name
+            )
+        return kubernetes_node.uid
+
+    def _judge(self, authentic: AuthenticBundle, assigned: AssignedBaselines, now: int) -> tuple[Appraisal, bool]:
+        """The verdict, and whether the evidence holds together: what is wrong from here on, the node itself signed."""
+        node_id = authentic.node.node_id
+        boot = self._boots.measured(authentic.parsed.boot_log, authentic.challenge.pcr_bank)
+        try:
+            verified = verify(authentic, boot, self._binding_keys.get(node_id))
+        except Rejection as rejection:
+            return rejected(authentic, rejection.failure), False
+        if verified.binding_key is not None:
+            if len(self._binding_keys) >= 20_000:
+                self._binding_keys.clear()
+            self._binding_keys[node_id] = verified.binding_key
+        return appraise(verified, assigned.baselines, now), True
+
+    async def _count_try(self, nonce: NonceState, refusal: Refusal, request_id: str, now_ms: int) -> None:
+        detail: dict[str, str | int | None] = {"code": refusal.code.value, "tries": nonce.tries + 1}
+        entry = AuditEntry(now_ms, "evidence-refused", "verifier", request_id, nonce.node_id, None, detail)
+        await self._store.count_try(nonce.nonce_sha256, entry)
+
+    # --- challenges ---
+
+    async def challenge(self, message: bytes) -> bytes:
+        """The JSON of a new challenge for the node that signed the request in `message`.
+
+        Raises Rejection `node-unknown`, `node-revoked`, `request-signature-invalid`, `request-not-fresh`,
+        `request-replayed`, `rate-limited`.
+        """
+        node, request, now = self._signed(RequestLabel.CHALLENGE, decode_signed_request(message), ChallengeRequest)
+        assigned = self.baselines.assigned(node.record.tenant, node.record.cohort)
+        challenge = self._next_challenge(node.record.node_id, assigned, now)
+        await self._store.add_challenge(challenge, request.jti, request.iat + 2 * REQUEST_SKEW_SECONDS)
+        known = self._store.known_boot_log(node.record.node_id)
+        return json.dumps(_challenge_json(challenge, known, self._settings.interval_seconds)).encode()
+
+    async def attest_now(self, message: bytes) -> bool:
+        """Whether the verifier wants evidence before the interval is over; held up to 55 s. Raises as `challenge`."""
+        node, request, _ = self._signed(RequestLabel.ATTEST_NOW, decode_signed_request(message), AttestNowRequest)
+        await self._store.use_request(node.record.node_id, request.jti, request.iat + 2 * REQUEST_SKEW_SECONDS)
+        return await self.wanted.wait(node.record.node_id)
+
+    def _signed(
+        self, label: RequestLabel, envelope: SignedRequest, kind: type[ChallengeRequest]
+    ) -> tuple[KnownNode, ChallengeRequest, int]:
+        now = self._clock.now_ms() // 1000
+        claimed = decode_message(kind, envelope.claimed_body, "request.body")
+        node = self._load_node(claimed.node_id)
+        verify_signed_request(node.request_key, label, envelope)
+        if node.record.state == "revoked":
+            raise Rejection(ReasonCode.NODE_REVOKED, "node", node.record.node_name)
+        if abs(now - claimed.iat) > REQUEST_SKEW_SECONDS:
+            raise Rejection(ReasonCode.REQUEST_NOT_FRESH, "request.iat", str(claimed.iat), f"about {now}")
+        return node, claimed, now
+
+    def _next_challenge(self, node_id: NodeId, assigned: AssignedBaselines, now: int) -> IssuedChallenge:
+        return IssuedChallenge(
+            nonce=Nonce(secrets.token_bytes(32)),
+            node_id=node_id,
+            pcr_bank=assigned.pcr_bank,
+            pcrs=assigned.pcrs,
+            node_token=self._node_tokens is not None,
+            issued_at=now,
+            expires_at=now + self._settings.nonce_seconds,
+        )
+
+
+def _challenge_of(nonce: Nonce, state: NonceState) -> IssuedChallenge:
+    return IssuedChallenge(
+        nonce=nonce,
+        node_id=state.node_id,
+        pcr_bank=state.pcr_bank,
+        pcrs=state.pcrs,
+        node_token=state.node_token,
+        issued_at=state.issued_at,
+        expires_at=state.expires_at,
+    )
+
+
+def _latest(last: LastSeen | None, seen: LastSeen) -> LastSeen:
+    """Attack: a TPM state put back, accepted as the new last state, would pass at the next quote."""
+    if last is None:
+        return seen
+    order = (last.reset_count, last.restart_count, last.clock_ms), (seen.reset_count, seen.restart_count, seen.clock_ms)
+    return seen if order[0] < order[1] else last
+
+
+def _boot_log_to_keep(
+    log: bytes | KnownBody | None, nonce: NonceState, *, proved: bool
+) -> tuple[bytes | None, bytes | None]:
+    """The digest of the node's known log from now on, and the log itself where it is new.
+
+    A log is worth keeping, and naming by digest, only once a quote has proved it.
+    """
+    if log is None or not proved:
+        return nonce.boot_log_sha256, None
+    if isinstance(log, KnownBody):
+        return log.claimed_sha256, None
+    digest = hashlib.sha256(log).digest()
+    return digest, None if digest == nonce.boot_log_sha256 else log
+
+
+def _audit(node: KnownNode, appraisal: Appraisal, signed: Signed, request_id: str, now_ms: int) -> AuditEntry:
+    result = signed.stored
+    return AuditEntry(
+        at_ms=now_ms,
+        kind="verdict",
+        actor="verifier",
+        request_id=request_id,
+        node_id=node.record.node_id,
+        node_name=node.record.node_name,
+        detail={
+            "verdict": result.verdict,
+            "seq": result.sequence,
+            "exp": result.expires_at,
+            "code": appraisal.failures[0].code.value if appraisal.failures else None,
+            "baseline_sha256": None if appraisal.baseline is None else appraisal.baseline.sha256,
+            "evidence_sha256": appraisal.evidence_sha256,
+        },
+    )
+
+
+def _answer(node: KnownNode, signed: Signed, following: dict[str, object]) -> Answered:
+    fields = {
+        "verdict": signed.stored.verdict,
+        "reasons": signed.reasons,
+        "result": signed.stored.token,
+        "next_challenge": following,
+    }
+    body = json.dumps(fields, separators=(",", ":")).encode()
+    return Answered(body, node.record.node_id, signed.stored.verdict, signed.stored.sequence)
+
+
+def _challenge_json(challenge: IssuedChallenge, known_log: bytes | None, interval_seconds: int) -> dict[str, object]:
+    """`verifier.wire.challenge.ChallengeResponse` as JSON; built by hand because it is in every answer."""
+    return {
+        "nonce": encode_base64url(challenge.nonce),
+        "expires_at": challenge.expires_at,
+        "collect": {
+            "pcr_bank": challenge.pcr_bank,
+            "pcrs": challenge.pcrs,
+            "boot_log_known_sha256": None if known_log is None else known_log.hex(),
+            "node_token": challenge.node_token,
+        },
+        "next_in_seconds": interval_seconds,
+    }
