@@ -1,0 +1,70 @@
+"""The secret broker's HTTP edge: one route, one decision, every answer logged without content or token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from admission.clock import Clock
+from admission.events import reasons_of, request_id
+from admission.http_edge import internal_error, problem, read_body, service_app, status_of
+from admission.release import Released, ReleaseDenied, ReleaseService
+from verifier.wire.failures import Failure, Refusal
+from verifier.wire.messages import decode_message
+from verifier.wire.release import ReleaseEnvelope
+
+MAX_ENVELOPE_BYTES = 64 * 1024
+
+
+def broker_app(service: ReleaseService, reload: Callable[[], None], reload_seconds: int, clock: Clock) -> FastAPI:
+    """`POST /v1/secrets/release` over `service`."""
+    app = service_app(reload, reload_seconds)
+
+    @app.post("/v1/secrets/release")
+    async def post_release(request: Request) -> Response:
+        identity = request_id(request.headers.get("x-request-id"))
+        try:
+            body = await read_body(request, MAX_ENVELOPE_BYTES)
+            envelope = decode_message(ReleaseEnvelope, body, "request", MAX_ENVELOPE_BYTES)
+            # Signatures, SQLite and the sealed store block: in a thread, so that other requests go on.
+            released = await asyncio.to_thread(service.release, envelope, clock())
+        except ReleaseDenied as denied:
+            _log_denied(identity, denied.failures)
+            return problem(403, denied.failures, identity)
+        except Refusal as refusal:
+            _log_denied(identity, (refusal.failure,))
+            return problem(status_of(refusal), (refusal.failure,), identity)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever failed, nothing is released
+            structlog.get_logger().error("release_failed", request_id=identity, error=type(error).__name__)
+            return internal_error(identity)
+        _log_released(identity, released)
+        return Response(
+            released.response.model_dump_json(),
+            media_type="application/json",
+            headers={"X-Request-Id": identity, "Cache-Control": "no-store"},
+        )
+
+    return app
+
+
+def _log_denied(identity: str, failures: tuple[Failure, ...]) -> None:
+    structlog.get_logger().warning("secret_release_denied", request_id=identity, reasons=reasons_of(failures))
+
+
+def _log_released(identity: str, released: Released) -> None:
+    structlog.get_logger().info(
+        "secret_released",
+        request_id=identity,
+        pod=released.pod,
+        pod_uid=released.pod_uid,
+        node=released.node,
+        boot_id=released.boot_id,
+        leases=[
+            {"secret": secret.name, "lease_id": secret.lease_id, "expires_at": secret.expires_at}
+            for secret in released.response.secrets
+        ],
+    )

@@ -1,0 +1,127 @@
+"""Commands of admission: the two services, the sealed store, and the offline test for CI."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from admission.assembly import build_broker, build_webhook, server_of
+from admission.clock import system_clock
+from admission.events import configure_logging
+from admission.offline_test import PodReport, run_offline_test
+from admission.private_files import read_bounded
+from admission.sealed_store import MAX_SECRET_BYTES, SealedStore
+from admission.settings import BrokerSettings, WebhookSettings, load_settings
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure, MalformedEvidence
+from verifier.wire.release import SecretName
+
+admission_app = typer.Typer(no_args_is_help=True, help="Admission of pods and release of secrets.")
+secrets_app = typer.Typer(no_args_is_help=True, help="The broker's sealed secret store.")
+admission_app.add_typer(secrets_app, name="secrets")
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="Settings file (YAML).")]
+StoreOption = Annotated[Path, typer.Option("--store", help="Sealed store file.")]
+KeyOption = Annotated[Path, typer.Option("--key", help="Key file of the store, 0600.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Plain JSON on standard output.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the secret.")]
+
+
+@admission_app.command()
+def webhook(config: ConfigOption) -> None:
+    """Serve the admission webhook until SIGTERM."""
+    configure_logging()
+    settings = load_settings(WebhookSettings, config)
+    server_of(build_webhook(settings, system_clock), settings.listen, settings.tls).run()
+
+
+@admission_app.command()
+def broker(config: ConfigOption) -> None:
+    """Serve the secret broker until SIGTERM."""
+    configure_logging()
+    settings = load_settings(BrokerSettings, config)
+    server_of(build_broker(settings, system_clock), settings.listen, settings.tls).run()
+
+
+@secrets_app.command("put")
+def put(
+    name: NameArgument,
+    store: StoreOption,
+    key: KeyOption,
+    from_file: Annotated[str, typer.Option("--from-file", help="File with the content; '-' is standard input.")],
+) -> None:
+    """Store a secret as its next version; the first one makes store and key. The content is never an argument."""
+    if from_file == "-":
+        content = sys.stdin.buffer.read(MAX_SECRET_BYTES + 1)
+    else:
+        content = read_bounded(Path(from_file), MAX_SECRET_BYTES)
+    sealed = SealedStore(store, key)
+    if not sealed.exists():
+        sealed = SealedStore.create(store, key)
+    stored = sealed.put(_secret_name(name), content)
+    typer.echo(f"{stored.name} version {stored.version}")
+
+
+@secrets_app.command("list")
+def list_secrets(store: StoreOption, key: KeyOption, *, as_json: JsonOption = False) -> None:
+    """List names and versions; contents are never shown."""
+    found = SealedStore(store, key).names()
+    if as_json:
+        typer.echo(json.dumps({"secrets": [{"name": s.name, "version": s.version} for s in found]}))
+        return
+    for secret in found:
+        typer.echo(f"{secret.name} version {secret.version}")
+
+
+@secrets_app.command("delete")
+def delete(name: NameArgument, store: StoreOption, key: KeyOption) -> None:
+    """Delete a secret. Pods that hold it keep what they read."""
+    SealedStore(store, key).delete(name)
+
+
+def _secret_name(name: str) -> str:
+    try:
+        return TypeAdapter(SecretName).validate_python(name)
+    except ValidationError as error:
+        wanted = "letters, digits, '.', '_', '-' and '/'"
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, "NAME", name, wanted) from error
+
+
+def test_manifests(
+    manifests: Annotated[list[Path], typer.Option("--filename", "-f", help="Manifest file or directory; repeatable.")],
+    nodes: Annotated[Path, typer.Option("--nodes", help="YAML of supposed node verdicts.")],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Test pods, workloads and policies against supposed node verdicts, offline: for CI."""
+    reports = run_offline_test(manifests, nodes, system_clock())
+    if as_json:
+        typer.echo(json.dumps({"ok": all(r.ok for r in reports), "pods": [r.as_json() for r in reports]}))
+    else:
+        for report in reports:
+            _print(report)
+    if not all(report.ok for report in reports):
+        raise typer.Exit(1)
+
+
+def _print(report: PodReport) -> None:
+    kind = f"sensitive ({', '.join(report.policies) or 'no policy'})" if report.sensitive else "not sensitive"
+    typer.echo(f"{'ok  ' if report.ok else 'FAIL'} pod {report.pod}: {kind}")
+    for failure in report.denied:
+        typer.echo(f"       denied: {_line(failure)}")
+    for failure in report.warnings:
+        typer.echo(f"       warning: {_line(failure)}")
+    if report.sensitive:
+        typer.echo(f"       may run on: {', '.join(report.nodes) or 'no node'}")
+        for node, failures in report.refused.items():
+            for failure in failures:
+                typer.echo(f"       not on {node}: {_line(failure)}")
+
+
+def _line(failure: Failure) -> str:
+    return f"{failure.code.value}: {failure.line()}. {failure.code.remedy}"

@@ -1,0 +1,50 @@
+"""What admission logs: one JSON line an event, constant names, values as fields, no secret and no token ever."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from uuid import uuid4
+
+import structlog
+
+from verifier.wire.failures import Failure, printable
+
+_REQUEST_ID = re.compile(r"\A[A-Za-z0-9_-]{8,64}\Z")
+
+
+def configure_logging() -> None:
+    """Events go to standard error as JSON lines with a UTC time."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(sort_keys=True),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def request_id(claimed: str | None) -> str:
+    """The caller's id where it is harmless text, else a new one; it joins the log lines of one request."""
+    return claimed if claimed is not None and _REQUEST_ID.match(claimed) else str(uuid4())
+
+
+def reasons_of(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
+    """Failures as log fields: code, claim and what was seen."""
+    return [
+        {
+            "code": failure.code.value,
+            "claim": printable(failure.claim),
+            "observed": None if failure.observed is None else printable(failure.observed),
+        }
+        for failure in failures
+    ]
+
+
+def report_failure(failure: Failure) -> None:
+    """Logs that something was refused while the cluster view was read; the state before stays in force."""
+    structlog.get_logger().warning("cluster_view_refused", reasons=reasons_of((failure,)))

@@ -1,0 +1,139 @@
+"""AdmissionReview v1 as an API server sends it, and the answers it takes. Source: k8s.io/api/admission/v1.
+
+Read by hand: this is the hot path, and only a few fields matter. What does not have the documented form is
+`review-malformed`, which the edge turns into HTTP 400, so that `failurePolicy: Fail` denies.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from admission.cluster_objects import Reader
+from admission.decision import Allow, BindingRequest, Deny
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure, MalformedEvidence
+
+MAX_REVIEW_BYTES = 8 * 1024 * 1024
+"""An API object is at most 1.5 MiB in etcd, and an update carries two; JSON escapes can double that."""
+API_VERSION = "admission.k8s.io/v1"
+MAX_WARNINGS = 8
+MAX_WARNING_CHARACTERS = 256
+"""Kubernetes truncates warnings beyond 4096 characters in all."""
+MAX_SHOWN_FAILURES = 8
+
+_READER = Reader(ReasonCode.REVIEW_MALFORMED, "review")
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One request for admission. `target` is resource/subresource; `object` and `old_object` are as posted."""
+
+    uid: str
+    target: str
+    operation: str
+    namespace: str
+    name: str
+    dry_run: bool
+    object: Mapping[str, Any]
+    old_object: Mapping[str, Any]
+
+
+def parse_review(body: bytes) -> Review:
+    """The review in `body`. Raises MalformedEvidence `review-malformed`."""
+    try:
+        document = orjson.loads(body)
+    except ValueError as error:
+        raise _malformed("body", "no JSON") from error
+    if not isinstance(document, dict):
+        raise _malformed("body", type(document).__name__)
+    if document.get("apiVersion") != API_VERSION or document.get("kind") != "AdmissionReview":
+        raise _malformed("apiVersion", f"{document.get('apiVersion')} {document.get('kind')}", API_VERSION)
+    request = _READER.object(document, "request")
+    resource = _READER.object(request, "resource")
+    if resource.get("group") != "" or resource.get("version") != "v1":
+        raise _malformed("request.resource", f"{resource.get('group')}/{resource.get('version')}", "core v1")
+    dry_run = request.get("dryRun", False)
+    if type(dry_run) is not bool:
+        raise _malformed("request.dryRun", type(dry_run).__name__, "true or false")
+    name, part = _READER.required_text(resource, "resource"), _READER.text(request, "subResource")
+    return Review(
+        uid=_READER.required_text(request, "uid"),
+        target=f"{name}/{part}" if part else name,
+        operation=_READER.required_text(request, "operation"),
+        namespace=_READER.required_text(request, "namespace"),
+        name=_READER.text(request, "name"),
+        dry_run=dry_run,
+        object=_READER.object(request, "object"),
+        old_object=_READER.object(request, "oldObject"),
+    )
+
+
+def parse_binding(review: Review) -> BindingRequest:
+    """The Binding in `review`, by `pods/binding` or by the older `bindings`. Raises `review-malformed`."""
+    body = review.object
+    metadata, target = _READER.object(body, "metadata"), _READER.object(body, "target")
+    name, node = _READER.required_text(metadata, "name"), _READER.required_text(target, "name")
+    if body.get("kind") != "Binding" or _READER.text(target, "kind") not in ("", "Node"):
+        raise _malformed("request.object", f"{body.get('kind')} to {target.get('kind')}", "a Binding to a Node")
+    # Attack: a Binding whose object names another pod than the address that is checked.
+    if (review.name or name) != name or _READER.text(metadata, "namespace") not in ("", review.namespace):
+        raise _malformed("request.name", f"{review.namespace}/{review.name}", f"the Binding's own pod {name}")
+    keys = frozenset((*_READER.texts(metadata, "labels"), *_READER.texts(metadata, "annotations")))
+    return BindingRequest(review.namespace, name, _READER.text(metadata, "uid"), node, keys)
+
+
+def answer(review: Review, decision: Allow | Deny) -> bytes:
+    """The AdmissionReview that answers `review` with `decision`."""
+    response: dict[str, Any] = {"uid": review.uid, "allowed": isinstance(decision, Allow)}
+    if isinstance(decision, Deny):
+        response["status"] = _status(review, decision.failures)
+    else:
+        warnings = [f"nodewarden would deny: {_sentence(failure)}" for failure in decision.warnings]
+        warnings += [f"nodewarden: exempted by {exemption}" for exemption in decision.exemptions]
+        if warnings:
+            response["warnings"] = [text[:MAX_WARNING_CHARACTERS] for text in warnings[:MAX_WARNINGS]]
+        if decision.audited:
+            codes = ",".join(dict.fromkeys(failure.code.value for failure in decision.audited))
+            response["auditAnnotations"] = {"would-deny": codes}
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+
+
+def answer_patch(review: Review, affinity: Mapping[str, Any] | None) -> bytes:
+    """The AdmissionReview that lets `review` through, with `affinity` set where it is not None (RFC 6902)."""
+    response: dict[str, Any] = {"uid": review.uid, "allowed": True}
+    if affinity is not None:
+        # "add" to an existing member replaces it (RFC 6902, section 4.1).
+        patch = orjson.dumps([{"op": "add", "path": "/spec/affinity", "value": affinity}])
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode("ascii")}
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+
+
+def _status(review: Review, failures: tuple[Failure, ...]) -> dict[str, Any]:
+    shown = failures[:MAX_SHOWN_FAILURES]
+    details: dict[str, Any] = {
+        "name": review.name,
+        "kind": review.target,
+        "causes": [{"reason": f.code.value, "message": f.line(), "field": f.claim} for f in shown],
+    }
+    if any(failure.code is ReasonCode.POD_UNKNOWN for failure in failures):
+        details["retryAfterSeconds"] = 1
+    return {
+        "status": "Failure",
+        "code": 403,
+        "reason": "Forbidden",
+        "message": "nodewarden: " + " ".join(_sentence(failure) for failure in shown),
+        "details": details,
+    }
+
+
+def _sentence(failure: Failure) -> str:
+    return f"{failure.code.value} ({failure.line()}). {failure.code.remedy}"
+
+
+def _malformed(place: str, observed: str, expected: str | None = None) -> MalformedEvidence:
+    return MalformedEvidence(ReasonCode.REVIEW_MALFORMED, f"review.{place}", observed, expected)

@@ -1,0 +1,147 @@
+"""Settings of webhook and broker: one YAML file each, frozen, unknown keys refused.
+
+Paths are relative to the file that names them. There is no setting that weakens a check.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from admission.private_files import read_bounded, require_private
+from admission.yaml_documents import documents
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import MalformedEvidence
+
+MAX_SETTINGS_BYTES = 64 * 1024
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a path")
+    return Path(value)
+
+
+FilePath = Annotated[Path, BeforeValidator(_path)]
+Text = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Listen(_Settings):
+    """Where to serve. Loopback by default: a cluster's deployment names its address on purpose."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 9443
+
+
+class Tls(_Settings):
+    """PEM files of the server: the chain, and its key, which must be 0600."""
+
+    certificate: FilePath
+    key: FilePath
+
+
+class Results(_Settings):
+    """Whose results count: the verifier's id, this cluster's audience, and the verifier's keys, by file or address."""
+
+    issuer: Text
+    audience: Text
+    jwks_file: FilePath | None = None
+    jwks_url: Text | None = None
+    jwks_ca_file: FilePath | None = None
+    """The CA that alone vouches for `jwks_url`."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Results:
+        by_url = self.jwks_url is not None and self.jwks_ca_file is not None
+        if (self.jwks_url is None) != (self.jwks_ca_file is None) or by_url == (self.jwks_file is not None):
+            raise ValueError("either jwks_file, or jwks_url with jwks_ca_file")
+        return self
+
+
+class Tokens(_Settings):
+    """Whose ServiceAccount tokens count: the cluster's issuer and its public keys."""
+
+    issuer: Text
+    jwks_file: FilePath
+
+
+class Secrets(_Settings):
+    """The sealed store and its key, both 0600; made by `nodewarden admission secrets put`."""
+
+    store: FilePath
+    key: FilePath
+
+
+class _Service(_Settings):
+    listen: Listen = Listen()
+    tls: Tls
+    manifests: Annotated[list[FilePath], Field(min_length=1, max_length=64)]
+    """Files or directories of YAML. Writers replace files by renaming, so that no half-written one is read."""
+    results: Results
+    reload_seconds: Annotated[int, Field(ge=1, le=60)] = 2
+    """How often changed manifests and keys are looked for: the delay of a change, since no decision reads a file."""
+
+
+class WebhookSettings(_Service):
+    """Settings of `nodewarden admission webhook`."""
+
+    state_file: FilePath | None = None
+    """Where sequences of results are remembered; without it a restart forgets which results were the newest."""
+
+
+class BrokerSettings(_Service):
+    """Settings of `nodewarden admission broker`."""
+
+    state_file: FilePath
+    """Where leases, used requests and sequences are remembered."""
+    tokens: Tokens
+    secrets: Secrets
+
+
+SettingsT = TypeVar("SettingsT", bound=_Service)
+
+
+def load_settings(kind: type[SettingsT], path: Path) -> SettingsT:
+    """The settings in the YAML file `path`, with every path made absolute and the TLS key's mode checked.
+
+    Raises MalformedEvidence `setting-invalid`, Rejection `file-mode-unsafe`, Unavailable `file-unreadable`.
+    """
+    try:
+        found = list(documents(read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8"), str(path)))
+        if len(found) != 1:
+            raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), f"{len(found)} documents", "one")
+        settings = kind.model_validate(found[0])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join([str(path), *(str(part) for part in first["loc"])])
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["type"], first["msg"]) from error
+    except UnicodeDecodeError as error:
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), "not UTF-8") from error
+    placed = _placed(settings, path.resolve().parent)
+    require_private(placed.tls.key)
+    return placed
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def _placed(model: ModelT, base: Path) -> ModelT:
+    move = partial(_moved, base=base)
+    return model.model_copy(update={name: move(value) for name, value in model})
+
+
+def _moved(value: object, base: Path) -> object:
+    if isinstance(value, Path):
+        return base / value
+    if isinstance(value, BaseModel):
+        return _placed(value, base)
+    if isinstance(value, list):
+        return [_moved(part, base) for part in value]
+    return value
