@@ -144,8 +144,11 @@ class AttestationKey:
 
 def load_ak(tpm: Tpm, blob: AkBlob) -> ESYS_TR:
     """The handle of the AK, to be flushed by the caller. Raises `ak-not-loadable`, `tpm-failed`."""
-    private, _ = TPM2B_PRIVATE.unmarshal(blob.private)
-    public, _ = TPM2B_PUBLIC.unmarshal(blob.public)
+    try:
+        private, _ = TPM2B_PRIVATE.unmarshal(blob.private)
+        public, _ = TPM2B_PUBLIC.unmarshal(blob.public)
+    except TSS2_Exception as error:
+        raise Rejection(ReasonCode.AK_NOT_LOADABLE, "attestation key", "damaged") from error
     with (
         tpm_errors("endorsement key"),
         _endorsement_key(tpm, blob.ek_kind) as ek,
@@ -165,8 +168,12 @@ def activate_credential(tpm: Tpm, ak: AttestationKey, credential_blob: bytes, en
     Both arguments are without their outer sizes. Raises Rejection `credential-mismatch` when the TPM refuses it.
     """
     kind = ak.blob.ek_kind
-    blob = TPM2B_ID_OBJECT(credential=credential_blob)
-    seed = TPM2B_ENCRYPTED_SECRET(secret=encrypted_secret)
+    try:
+        blob = TPM2B_ID_OBJECT(credential=credential_blob)
+        seed = TPM2B_ENCRYPTED_SECRET(secret=encrypted_secret)
+    except IndexError as error:
+        # Longer than any TPM structure: the library's fixed buffers refuse it.
+        raise Rejection(ReasonCode.CREDENTIAL_MISMATCH, "credential", "too long") from error
     with (
         ak.loaded(tpm) as handle,
         tpm_errors("endorsement key"),

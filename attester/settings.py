@@ -117,8 +117,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if len(text) > _MAX_FILE_BYTES:
         raise Rejection(ReasonCode.SETTING_INVALID, str(path), f"more than {_MAX_FILE_BYTES} bytes")
     try:
-        # _StrictLoader is a SafeLoader.
-        fields = yaml.load(text, _StrictLoader)  # noqa: S506
+        fields = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader made stricter
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Rejection(ReasonCode.SETTING_INVALID, str(path), type(error).__name__, "plain YAML") from error
     if type(fields) is not dict or not all(type(key) is str for key in fields):

@@ -22,6 +22,8 @@ from verifier.wire.failures import Rejection, Unavailable
 # The library writes each error to standard error as well; ours carry the response code, once.
 os.environ.setdefault("TSS2_LOG", "all+none")
 
+REQUIRED_COMMAND = int(TPM2_CC.PolicyCounterTimer)
+"""0x16D. Few TPMs were ever asked whether they have it, so it is probed."""
 _TCTI_LAYER = 0x000A0000
 _LAYER_MASK = 0x00FF0000
 
@@ -109,13 +111,12 @@ class Tpm:
 
         Raises Rejection `tpm-command-missing`.
         """
-        command = int(TPM2_CC.PolicyCounterTimer)
         with tpm_errors("TPM2_GetCapability"):
-            _, capability = self.esapi.get_capability(TPM2_CAP.COMMANDS, command, 1)
+            _, capability = self.esapi.get_capability(TPM2_CAP.COMMANDS, REQUIRED_COMMAND, 1)
             commands = capability.data.command
             # TPMA_CC: the low 16 bits are the command's index. The TPM answers with the first at or after the asked.
             found = [int(attributes) & 0xFFFF for attributes in commands]
-        if found[:1] != [command]:
+        if found[:1] != [REQUIRED_COMMAND]:
             raise Rejection(ReasonCode.TPM_COMMAND_MISSING, "tpm.commands", None, "TPM2_PolicyCounterTimer (0x16d)")
 
     def loaded_handles(self) -> int:
