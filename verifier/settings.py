@@ -1,17 +1,17 @@
-"""The verifier's settings: one frozen object, from one TOML file, unknown keys refused.
+"""The verifier's settings: one frozen object, from one YAML file in the strict reading, unknown keys refused.
 
-TOML because its readers agree: a key twice is an error, and nothing is converted by its looks. Nothing here weakens a
-check; times are bounded so that a result cannot be made to live longer than the design allows.
+Nothing here weakens a check; times are bounded so that a result cannot live longer than the design allows.
 """
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from policies.faults import BaselineFault
+from policies.loader import read_yaml
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 from verifier.wire.result import PROFILE_DEPLOYED, PROFILE_WORKING_GROUP
@@ -106,17 +106,17 @@ _PATHS = (
 
 
 def load_settings(path: Path) -> Settings:
-    """The settings in the TOML file at `path`, its relative paths resolved against the file's own directory.
+    """The settings in the YAML file at `path`, its relative paths resolved against the file's own directory.
 
     Raises MalformedEvidence `setting-invalid` naming the field, Unavailable `file-unreadable`.
     """
     try:
         with path.open("rb") as file:
             text = file.read(MAX_SETTINGS_BYTES).decode()
-        fields = tomllib.loads(text)
+        fields = read_yaml(text, path.name)
     except OSError as error:
         raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.strerror) from error
-    except ValueError as error:
+    except (BaselineFault, UnicodeDecodeError) as error:
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), str(error)) from error
     try:
         settings = Settings.model_validate(fields)
