@@ -1,48 +1,44 @@
-"""Manufacturers' certificates and revocation lists from a directory: roots/, intermediates/, crls/, PEM or DER."""
+"""TPM manufacturers' certificates and revocation lists, read from a directory: roots/, intermediates/, crls/."""
 
 from __future__ import annotations
 
-import base64
-import re
 from pathlib import Path
 
-from verifier.appraisal.endorsements import Endorsements
+from verifier.appraisal.endorsements import Endorsements, endorsements_from_files
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 
+MAX_FILES = 10_000
 MAX_FILE_BYTES = 16 * 1024 * 1024
-_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
+_FOLDERS = ("roots", "intermediates", "crls")
 
 
 def load_endorsements(directory: Path) -> Endorsements:
-    """What is in `directory`; a subdirectory that is missing is empty, and then no chain to it is trusted.
+    """What is in the three folders of `directory`, PEM or DER; a missing folder is empty, and trusts nothing.
 
-    Raises Unavailable `file-unreadable`, MalformedEvidence `certificate-malformed` for PEM that does not decode. Does
-    not parse what it reads: chain building does.
+    Raises Unavailable `file-unreadable`, MalformedEvidence `certificate-malformed` naming the file.
     """
-    return Endorsements(
-        roots=_ders(directory / "roots"),
-        intermediates=_ders(directory / "intermediates"),
-        crls=_ders(directory / "crls"),
-    )
-
-
-def _ders(directory: Path) -> tuple[bytes, ...]:
+    files: dict[str, bytes] = {}
     try:
-        if not directory.is_dir():
-            return ()
-        files = sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
-        return tuple(der for path in files for der in _decoded(path))
+        for folder in _FOLDERS:
+            if (directory / folder).is_dir():
+                for path in sorted((directory / folder).iterdir()):
+                    if path.is_file() and not path.name.startswith("."):
+                        files[f"{folder}/{path.name}"] = _read(path)
     except OSError as error:
         raise Unavailable(ReasonCode.FILE_UNREADABLE, str(directory), error.strerror) from error
+    if len(files) > MAX_FILES:
+        raise MalformedEvidence(
+            ReasonCode.CERTIFICATE_MALFORMED, str(directory), f"{len(files)} files", f"at most {MAX_FILES}"
+        )
+    return endorsements_from_files(files)
 
 
-def _decoded(path: Path) -> list[bytes]:
+def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(MAX_FILE_BYTES)
-    if b"-----BEGIN " not in content:
-        return [content]
-    try:
-        return [base64.b64decode(b"".join(body.split()), validate=True) for _, body in _PEM.findall(content)]
-    except ValueError as error:
-        raise MalformedEvidence(ReasonCode.CERTIFICATE_MALFORMED, str(path), "PEM that does not decode") from error
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise MalformedEvidence(
+            ReasonCode.CERTIFICATE_MALFORMED, str(path), "too large", f"at most {MAX_FILE_BYTES} bytes"
+        )
+    return content

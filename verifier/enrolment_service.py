@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from verifier.appraisal.attestation_key import check_ak
 from verifier.appraisal.context import EkEndorsement
 from verifier.appraisal.credential import make_credential
+from verifier.appraisal.ek_certificate import verify_ek_certificate
 from verifier.appraisal.endorsement_key import check_ek_template, node_id_of
 from verifier.appraisal.endorsements import Endorsements
-from verifier.appraisal.enrol import check_ek
 from verifier.clock import Clock
 from verifier.cluster_tokens import NodeTokens
+from verifier.evidence.certificate import certificate_bytes
 from verifier.evidence.tpm import PublicArea, parse_public
 from verifier.results import ResultMaker
 from verifier.settings import Settings
@@ -140,7 +141,7 @@ class EnrolmentService:
         certificates = tuple(bytes_of(text) for text in request.ek_certificates)
         eks = [InventoryEk("public-key", node_id)]
         if certificates:
-            endorsement = check_ek(ek, certificates, self._endorsements, now)
+            endorsement = verify_ek_certificate(ek, certificates, self._endorsements, now)
             eks.append(InventoryEk("certificate", _leaf_sha256(certificates[0])))
         else:
             # Without a certificate the EK is known by its public key, or by a person, or not at all: see below.
@@ -181,4 +182,5 @@ class EnrolmentService:
 
 
 def _leaf_sha256(certificate: bytes) -> str:
-    return hashlib.sha256(certificate).hexdigest()
+    """Of the certificate itself: NV indices pad it, and the padding is nobody's identity."""
+    return hashlib.sha256(certificate_bytes(certificate)).hexdigest()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from sqlalchemy import Executable, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Executable, bindparam, func, insert, literal_column, select, update
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.sql.expression import ClauseElement
 
@@ -35,6 +35,8 @@ class Prepared:
 
 
 _b = bindparam
+_ONE: ColumnElement[int] = literal_column("1")
+"""Literal, so that a statement has no parameters but those that its caller names."""
 
 FIND_NONCE = Prepared(
     select(
@@ -67,7 +69,7 @@ USE_NONCE = Prepared(
 )
 
 COUNT_TRY = Prepared(
-    update(CHALLENGES).where(CHALLENGES.c.nonce_sha256 == _b("nonce")).values(tries=CHALLENGES.c.tries + 1)
+    update(CHALLENGES).where(CHALLENGES.c.nonce_sha256 == _b("nonce")).values(tries=CHALLENGES.c.tries + _ONE)
 )
 
 ADD_CHALLENGE = Prepared(
@@ -85,7 +87,10 @@ ADD_CHALLENGE = Prepared(
 )
 
 NEXT_EVENT = Prepared(
-    update(COUNTERS).where(COUNTERS.c.name == "event").values(value=COUNTERS.c.value + 1).returning(COUNTERS.c.value)
+    update(COUNTERS)
+    .where(COUNTERS.c.name == literal_column("'event'"))
+    .values(value=COUNTERS.c.value + _ONE)
+    .returning(COUNTERS.c.value)
 )
 
 STORE_RESULT = Prepared(
