@@ -29,7 +29,7 @@ from attester.rounds import attest, enrolled_node, using_tpm
 from attester.settings import DEFAULT_PATH, AttesterSettings, load_settings, process_environment
 from verifier.wire.challenge import ChallengeResponse
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Rejection
+from verifier.wire.failures import MalformedEvidence
 from verifier.wire.result import Verdict
 from verifier.wire.verdict import EvidenceResponse
 
@@ -135,7 +135,7 @@ def secret(
     """Fetch a pod's secrets from the broker, open them in the TPM and write each to a file of mode 0600."""
     settings = _settings(config)
     if settings.broker_url is None:
-        raise Rejection(ReasonCode.SETTING_INVALID, "broker_url", "not set")
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, "broker_url", "not set")
     node = enrolled_node(settings)
     require_private_directory(out)
     token = read_token(token_file)
@@ -144,7 +144,7 @@ def secret(
         opened = fetch_secrets(tpm, node.ak, node.enrolment, settings, broker, token, tuple(names), _now)
     files = [out / _file_name(one.claimed_path) for one in opened]
     if len(set(files)) != len(files):
-        raise Rejection(ReasonCode.JWE_MALFORMED, "secrets.path", "two secrets for one file")
+        raise MalformedEvidence(ReasonCode.JWE_MALFORMED, "secrets.path", "two secrets for one file")
     for file, one in zip(files, opened, strict=True):
         write_private(file, one.content)
     written = [
@@ -158,7 +158,7 @@ def _file_name(claimed_path: str) -> str:
     # Attack: a broker that names "../../etc/cron.d/x". One plain name, nothing hidden.
     name = claimed_path.removeprefix("./")
     if not name or "/" in name or "\0" in name or name.startswith(".") or len(name) > 253:
-        raise Rejection(ReasonCode.JWE_MALFORMED, "secrets.path", claimed_path, "one file name")
+        raise MalformedEvidence(ReasonCode.JWE_MALFORMED, "secrets.path", claimed_path, "one file name")
     return name
 
 

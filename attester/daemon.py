@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Protocol
 
 from attester.notify import Notifier
 from verifier.wire.challenge import ChallengeResponse
@@ -25,10 +24,8 @@ _LOWEST_JITTER = 0.9
 _LOWEST_PAUSE_JITTER = 0.5
 
 
-class Round(Protocol):
-    """One attestation, for a given challenge or a new one."""
-
-    def __call__(self, challenge: ChallengeResponse | None) -> EvidenceResponse: ...
+Round = Callable[[ChallengeResponse | None], EvidenceResponse]
+"""One attestation, for a given challenge or a new one."""
 
 
 class Pauses:

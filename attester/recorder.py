@@ -20,7 +20,7 @@ from attester.tpm import Tpm
 from verifier.wire.bundle import NONCE_BYTES, Nonce
 from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Rejection, Unavailable
+from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
 from verifier.wire.messages import text_of
 from verifier.wire.recording import RecordedChallenge, RecordedEnrolment, Recording, recording_files
 
@@ -59,7 +59,7 @@ def record(tpm: Tpm, settings: AttesterSettings, directory: Path, now: int) -> R
     """
     require_private_directory(directory)
     if any(directory.iterdir()):
-        raise Rejection(ReasonCode.SETTING_INVALID, "--out", str(directory), "a new or empty directory")
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, "--out", str(directory), "a new or empty directory")
     ek = read_endorsement_key(tpm, settings.ek_type)
     ak, enrolled = _attestation_key(tpm, settings)
     key = boot_key(tpm, ak, ek.node_id, settings.runtime_dir) if enrolled else make_boot_key(tpm, ak, ek.node_id)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from attester.private_files import require_unforgeable
 from attester.templates import AkType, EkType
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Rejection, Unavailable
+from verifier.wire.failures import MalformedEvidence, Unavailable
 from verifier.wire.messages import NodeName
 
 ENVIRONMENT_PREFIX = "NODEWARDEN_ATTESTER_"
@@ -82,8 +82,9 @@ class AttesterSettings(BaseModel):
 def load_settings(path: Path, environment: Mapping[str, str]) -> AttesterSettings:
     """The settings of the YAML file `path`, each overridden by NODEWARDEN_ATTESTER_<FIELD> where that is set.
 
-    Raises Rejection `setting-invalid` (unknown or missing key, wrong type, unknown variable of our prefix, duplicate
-    key, no mapping), `file-mode-unsafe` (others may write the file or the CA file), Unavailable `file-unreadable`.
+    Raises MalformedEvidence `setting-invalid` (unknown or missing key, wrong type, unknown variable of our prefix,
+    duplicate key, no mapping), Rejection `file-mode-unsafe` (others may write the file or the CA file), Unavailable
+    `file-unreadable`.
     """
     require_unforgeable(path)
     fields = _read_yaml(path)
@@ -96,7 +97,7 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> AttesterSetting
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise Rejection(ReasonCode.SETTING_INVALID, place, first["msg"]) from error
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["msg"]) from error
     require_unforgeable(settings.ca_file)
     return settings
 
@@ -115,13 +116,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.strerror) from error
     if len(text) > _MAX_FILE_BYTES:
-        raise Rejection(ReasonCode.SETTING_INVALID, str(path), f"more than {_MAX_FILE_BYTES} bytes")
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), f"more than {_MAX_FILE_BYTES} bytes")
     try:
         fields = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader made stricter
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Rejection(ReasonCode.SETTING_INVALID, str(path), type(error).__name__, "plain YAML") from error
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), type(error).__name__, "plain YAML") from error
     if type(fields) is not dict or not all(type(key) is str for key in fields):
-        raise Rejection(ReasonCode.SETTING_INVALID, str(path), type(fields).__name__, "a mapping of settings")
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), type(fields).__name__, "a mapping of settings")
     return fields
 
 

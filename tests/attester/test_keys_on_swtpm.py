@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from attester.binding_key import boot_key
+from attester.binding_key import agree, boot_key
 from attester.keys import AttestationKey, activate_credential, read_endorsement_key, sign_request
 from attester.templates import AkType, EkType, counter_policy
 from attester.tpm import open_tpm
@@ -20,7 +21,7 @@ from nodewarden_demo.software_tpm import LocalCa, SoftwareTpm
 from tests.attester.machine import boot, new_nonce
 from verifier.appraisal.attestation_key import check_ak
 from verifier.appraisal.credential import make_credential
-from verifier.appraisal.endorsement_key import check_ek_template, node_id_of
+from verifier.appraisal.endorsement_key import check_ek_template, node_id_of, public_key_of
 from verifier.evidence.tpm import parse_public
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
@@ -164,3 +165,17 @@ def test_the_secret_of_the_binding_key_is_in_no_repr_and_in_a_file_of_mode_0600(
     assert machine.runtime.stat().st_mode & 0o7777 == 0o700
     # What the evidence shows is the public point, not the bytes that derive it.
     assert key.unique not in key.public
+
+
+def test_a_shared_value_that_starts_with_zero_keeps_all_its_bytes(tpm: SoftwareTpm, tmp_path: Path) -> None:
+    # About one in 256 does; a TPM may leave the zero out, and then a key derived from 31 bytes opens nothing.
+    with open_tpm(tpm.tcti) as connection:
+        machine = boot(tpm, connection, tmp_path, EkType.P_256, AkType.P_256)
+        key = boot_key(connection, machine.ak, machine.node_id, machine.runtime)
+        public = public_key_of(parse_public(key.public), ReasonCode.BINDING_KEY_UNSUITABLE)
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        candidates = (ec.derive_private_key(number, ec.SECP256R1()) for number in range(1, 20_000))
+        ephemeral = next(one for one in candidates if one.exchange(ec.ECDH(), public)[0] == 0)
+        numbers = ephemeral.public_key().public_numbers()
+        shared = agree(connection, key, numbers.x.to_bytes(32), numbers.y.to_bytes(32))
+    assert bytes(shared) == ephemeral.exchange(ec.ECDH(), public)

@@ -13,7 +13,7 @@ from attester import settings as settings_module
 from attester.settings import AttesterSettings, load_settings
 from attester.templates import AkType, EkType
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Rejection, Unavailable
+from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
 
 
 def write(directory: Path, changes: Mapping[str, object] | None = None, text: str | None = None) -> Path:
@@ -34,7 +34,7 @@ def write(directory: Path, changes: Mapping[str, object] | None = None, text: st
 
 
 def refused(path: Path, environment: dict[str, str] | None = None) -> ReasonCode:
-    with pytest.raises(Rejection) as refusal:
+    with pytest.raises((MalformedEvidence, Rejection)) as refusal:
         load_settings(path, environment or {})
     return refusal.value.code
 
