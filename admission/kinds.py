@@ -69,12 +69,12 @@ def _pinned_image(text: str) -> str:
     return text
 
 
-_DNS_LABEL = r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z"
+_DNS_LABEL = r"\A[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\z"
 DnsLabel = Annotated[str, Field(pattern=_DNS_LABEL)]
 Duration = Annotated[str, AfterValidator(_seconds)]
 Instant = Annotated[str, AfterValidator(_instant)]
 PinnedImage = Annotated[str, Field(max_length=1024), AfterValidator(_pinned_image)]
-FileName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\Z")]
+FileName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\z")]
 """One path component, so that no secret is written outside its directory."""
 
 

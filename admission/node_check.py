@@ -58,7 +58,7 @@ def _identity_failures(node: Node, result: AttestationResult, where: str) -> tup
         seen = f"{result.node_name} {result.kubernetes_node_uid}"
         return (Failure(ReasonCode.RESULT_NODE_MISMATCH, f"{where}.uid", seen, f"{node.name} {node.uid}"),)
     # A result without a boot, or a node that states none, proves nothing about the boot that runs now.
-    if result.linux_boot_id is None or result.linux_boot_id != node.claimed_boot_id:
+    if not result.linux_boot_id or result.linux_boot_id != node.claimed_boot_id:
         seen = node.claimed_boot_id or "none"
         return (Failure(ReasonCode.BOOT_MISMATCH, f"{where}.bootID", seen, result.linux_boot_id or "an attested boot"),)
     return ()

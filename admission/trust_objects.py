@@ -20,6 +20,8 @@ UNVERIFIED_TAINT = "nodewarden.dev/unverified"
 WORKLOAD_LABEL = "nodewarden.dev/workload"
 MIN_BASELINE_ANNOTATION = "nodewarden.dev/min-baseline"
 
+MAX_IMAGE_CHARACTERS = 1024
+
 EnforcementAction = Literal["deny", "warn", "audit"]
 
 
@@ -89,10 +91,10 @@ def image_reference(image: str) -> str | None:
 
     A tag can be moved; beside a digest it is ignored by every container runtime, so it is ignored here too.
     """
-    match = _IMAGE.match(image)
+    match = _IMAGE.match(image) if len(image) <= MAX_IMAGE_CHARACTERS else None
     return None if match is None else f"{match[1]}@{match[2]}"
 
 
 _IMAGE = re.compile(
-    r"\A((?:[a-zA-Z0-9.-]+(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(?::[\w][\w.-]{0,127})?@(sha256:[0-9a-f]{64})\Z"
+    r"\A((?:[a-zA-Z0-9.-]+(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?@(sha256:[0-9a-f]{64})\Z"
 )

@@ -1,0 +1,294 @@
+"""Manifests: accepted as written in the vectors, refused for each change that would leave a rule unsaid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from admission.kinds import attestation_manifest, parse_attestation, parse_policy, parse_workload
+from admission.manifests import ManifestClusterView, load_manifests
+from admission.pod_tokens import PodTokenVerifier
+from admission.results import InMemorySequences, ResultVerifier
+from tests.admission.world import (
+    ACCOUNT_UID,
+    AUDIENCE,
+    ISSUER,
+    NODE,
+    NODE_UID,
+    NOW,
+    TOKEN_ISSUER,
+    Signer,
+    a_node,
+    a_policy,
+    a_result,
+    a_workload,
+    token_claims,
+)
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Rejection
+from verifier.wire.result import AttestationResult
+
+VECTORS = Path(__file__).parent.parent / "vectors/manifests"
+CLUSTER = (VECTORS / "cluster.yaml").read_text()
+Change = Callable[[dict[str, Any]], object]
+
+
+def document(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(d for d in yaml.safe_load_all(CLUSTER) if d["kind"] == kind)
+    if kind == "NodeTrustPolicy":
+        found["spec"]["exemptions"][0]["expires"] = "2026-12-31T00:00:00Z"
+    return found
+
+
+def test_the_manifests_of_the_vectors_say_what_they_say() -> None:
+    objects = load_manifests([VECTORS / "cluster.yaml"])
+    policy = objects.policies["h200-prod"]
+    assert policy.baselines == {"h200-prod": (4, 1, 0)}
+    assert (policy.max_evidence_age_seconds, policy.min_remaining_seconds) == (300, 60)
+    assert policy.exemptions[0].expires_at == 1_798_675_200
+    workload = objects.workloads["llm"]
+    assert workload.images == a_workload().images
+    assert [(grant.path, grant.ttl_seconds) for grant in workload.secrets.values()] == [
+        ("key.bin", 900),
+        ("other", 900),
+    ]
+    assert objects.nodes[NODE] == a_node()
+    assert objects.pods[("ml", "llm-0")].node_name == NODE
+
+
+def _set(*path: str | int, value: Any) -> Change:
+    def change(fields: Any) -> None:
+        for step in path[:-1]:
+            fields = fields[step]
+        fields[path[-1]] = value
+
+    return change
+
+
+def _drop(*path: str | int) -> Change:
+    def change(fields: Any) -> None:
+        for step in path[:-1]:
+            fields = fields[step]
+        del fields[path[-1]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("spec", "accept", value=[]),
+        _set("spec", "accept", value=["contraindicated"]),
+        _set("spec", "accept", value=["none"]),
+        _set("spec", "baselines", value=[]),
+        _drop("spec", "baselines"),
+        _set("spec", "baselines", 0, "floor", value=4.1),
+        _set("spec", "baselines", 0, "floor", value="4.1"),
+        _set("spec", "baselines", 0, "floor", value="v4.1.0"),
+        _drop("spec", "baselines", 0, "floor"),
+        _set("spec", "baselines", value=[{"name": "a", "floor": "1.0.0"}, {"name": "a", "floor": "0.0.1"}]),
+        _set("spec", "maxEvidenceAge", value="11m"),
+        _set("spec", "maxEvidenceAge", value="0s"),
+        _set("spec", "maxEvidenceAge", value=300),
+        _set("spec", "minRemainingValidity", value="5m"),
+        _set("spec", "enforcementAction", value="dryrun"),
+        _set("spec", "exemptions", 0, "expires", value="2026-12-31T00:00:00"),
+        _set("spec", "exemptions", 0, "expires", value="never"),
+        _drop("spec", "exemptions", 0, "expires"),
+        _set("spec", "exemptions", 0, "reason", value=""),
+        _set("spec", "onLoss", value={"action": "Evict"}),
+        _set("spec", "acccept", value=["affirming"]),
+        _set("metadata", "name", value="verified"),
+        _set("metadata", "name", value="Not-A-Label"),
+        _set("apiVersion", value="nodewarden.dev/v1"),
+        _drop("spec"),
+    ],
+)
+def test_a_policy_that_leaves_a_rule_unsaid_or_says_an_unknown_one_is_refused(change: Change) -> None:
+    fields = document("NodeTrustPolicy")
+    parse_policy(fields, "x")
+    change(fields)
+    with pytest.raises(MalformedEvidence) as caught:
+        parse_policy(fields, "x")
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("spec", "subjects", value=[]),
+        _set("spec", "images", value=[]),
+        _set("spec", "images", value=["registry.example/llm:latest"]),
+        _set("spec", "images", value=["registry.example/llm:v1@sha256:" + "a" * 64]),
+        _set("spec", "images", value=["*@sha256:" + "a" * 64]),
+        _drop("spec", "policyRef"),
+        _set("spec", "stricter", 0, "selector", "matchLabels", value={}),
+        _set("spec", "secrets", 0, "path", value="../key"),
+        _set("spec", "secrets", 0, "path", value="a/b"),
+        _set("spec", "secrets", 0, "path", value=".."),
+        _set("spec", "secrets", 0, "path", value="other"),
+        _set("spec", "secrets", 0, "ttl", value="25h"),
+        _set("spec", "secrets", 1, "name", value="llm/key"),
+        _set("spec", "access", value={"exec": "Deny"}),
+        _set("spec", "subjects", 0, "serviceAccount", value="*"),
+    ],
+)
+def test_a_workload_that_is_open_or_ambiguous_is_refused(change: Change) -> None:
+    fields = document("SensitiveWorkload")
+    parse_workload(fields, "x")
+    change(fields)
+    with pytest.raises(MalformedEvidence) as caught:
+        parse_workload(fields, "x")
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+def test_an_attestation_is_read_as_it_is_written_and_names_one_node() -> None:
+    fields = attestation_manifest(NODE, NODE_UID, "a.b.c")
+    assert parse_attestation(fields, "x").claimed_result == "a.b.c"
+    fields["metadata"]["name"] = "gpu-2"
+    with pytest.raises(MalformedEvidence) as caught:
+        parse_attestation(fields, "x")
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "kind: Pod",
+        "apiVersion: nodewarden.dev/v1alpha1\nkind: NodeTrustPolice\nmetadata: {name: x}",
+        "apiVersion: nodewarden.dev/v2\nkind: NodeTrustPolicy\nmetadata: {name: x}",
+        "apiVersion: v1\nkind: Node\nmetadata: {name: x}",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: []}",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: a, image: 5}]}",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: {a: b}}",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x, labels: {a: true}}\nspec: {containers: [{name: a}]}",
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: x}",
+        CLUSTER + "\n---\n" + CLUSTER,
+    ],
+)
+def test_a_file_with_an_unreadable_or_repeated_object_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(MalformedEvidence) as caught:
+        load_manifests([tmp_path])
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+def test_no_manifest_at_all_is_a_fault_and_so_is_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(Refusal) as caught:
+        load_manifests([tmp_path])
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+    with pytest.raises(Refusal) as caught:
+        load_manifests([tmp_path / "absent.yaml"])
+    assert caught.value.code is ReasonCode.FILE_UNREADABLE
+
+
+def test_a_list_is_read_as_its_items(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [document("Node")]}))
+    assert list(load_manifests([tmp_path]).nodes) == [NODE]
+
+
+class Directory:
+    """A directory of manifests with its view, and what the view reported."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.verifier, self.issuer = path, Signer(), Signer()
+        self.reported: list[Failure] = []
+        (path / "cluster.yaml").write_text(CLUSTER)
+        self.attest(a_result())
+        results = ResultVerifier(self.verifier.key_set, ISSUER, AUDIENCE, InMemorySequences())
+        tokens = PodTokenVerifier(self.issuer.key_set, TOKEN_ISSUER)
+        self.view = ManifestClusterView((path,), results, tokens, self.reported.append)
+
+    def attest(self, result: AttestationResult) -> None:
+        self.write("attestation.yaml", yaml.safe_dump(attestation_manifest(NODE, NODE_UID, self.token(result))))
+
+    def token(self, result: AttestationResult) -> str:
+        return self.verifier.result(result)
+
+    def write(self, name: str, text: str) -> None:
+        temporary = self.path / "new"
+        temporary.write_text(text)
+        os.replace(temporary, self.path / name)  # noqa: PTH105 - the same as Path.replace
+
+    @property
+    def result(self) -> AttestationResult | Failure:
+        return self.view.state().result_of(a_node())
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+def test_a_view_shows_the_verified_result_of_each_node(directory: Directory) -> None:
+    assert directory.result == a_result()
+    assert directory.view.state().policy("h200-prod") is not None
+    assert a_policy().baselines == {"h200-prod": (4, 1, 0)}
+
+
+def test_a_newer_result_is_taken_on_the_next_look(directory: Directory) -> None:
+    newer = a_result(sequence=NOW * 1000 + 5, issued_at=NOW)
+    directory.attest(newer)
+    directory.view.reload_if_changed()
+    assert directory.result == newer
+
+
+def test_an_older_result_in_the_file_denies_its_node(directory: Directory) -> None:
+    directory.attest(a_result(sequence=NOW * 1000 - 1))
+    directory.view.reload_if_changed()
+    assert isinstance(directory.result, Failure)
+    assert directory.result.code is ReasonCode.RESULT_ROLLED_BACK
+
+
+def test_a_result_for_another_node_object_denies_that_node(directory: Directory) -> None:
+    directory.attest(a_result(sequence=NOW * 1000 + 1, kubernetes_node_uid="another"))
+    directory.view.reload_if_changed()
+    assert isinstance(directory.result, Failure)
+    assert directory.result.code is ReasonCode.RESULT_NODE_MISMATCH
+
+
+def test_a_result_signed_by_a_stranger_denies_only_its_own_node_and_is_reported(directory: Directory) -> None:
+    directory.verifier = Signer()
+    directory.attest(a_result(sequence=NOW * 1000 + 1))
+    directory.view.reload_if_changed()
+    assert isinstance(directory.result, Failure)
+    assert directory.result.code is ReasonCode.RESULT_SIGNATURE_INVALID
+    assert directory.reported == [directory.result]
+    assert directory.view.state().pod("ml", "llm-0") is not None
+
+
+def test_a_broken_file_leaves_the_last_good_state_and_is_reported_once(directory: Directory) -> None:
+    directory.write("cluster.yaml", CLUSTER + "\n---\nkind: x\n")
+    directory.view.reload_if_changed()
+    directory.view.reload_if_changed()
+    assert [failure.code for failure in directory.reported] == [ReasonCode.MANIFEST_INVALID]
+    assert directory.view.state().policy("h200-prod") is not None
+    directory.write("cluster.yaml", CLUSTER.replace("4.1.0", "5.0.0"))
+    directory.view.reload_if_changed()
+    policy = directory.view.state().policy("h200-prod")
+    assert policy is not None
+    assert policy.baselines == {"h200-prod": (5, 0, 0)}
+
+
+def test_a_first_load_that_fails_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("kind: x")
+    results = ResultVerifier(Signer().key_set, ISSUER, AUDIENCE, InMemorySequences())
+    with pytest.raises(MalformedEvidence) as caught:
+        ManifestClusterView((tmp_path,), results, None, lambda _: None)
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+def test_a_token_of_a_recreated_service_account_is_refused(directory: Directory) -> None:
+    token = directory.issuer.token(token_claims())
+    assert directory.view.check_token(token, NOW).pod_name == "llm-0"
+    directory.write("cluster.yaml", CLUSTER.replace(ACCOUNT_UID, "new"))
+    directory.view.reload_if_changed()
+    with pytest.raises(Rejection) as caught:
+        directory.view.check_token(token, NOW)
+    assert caught.value.code is ReasonCode.TOKEN_INVALID
