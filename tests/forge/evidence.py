@@ -109,16 +109,22 @@ class ForgedBinding:
     signing_key: SoftKey
 
     def item(self) -> BindingKey:
-        certify = attest.attest(
-            attest.CERTIFY,
-            attest.certify_body(self.name, self.qualified_name),
-            signer=self.signer,
-            extra_data=self.qualifying_data,
-            clock_ms=1000,
-            reset_count=self.reset_count,
-            restart_count=self.restart_count,
-        )
-        return BindingKey(0, self.key.tpm2b, certify, self.signing_key.sign(certify))
+        """The item; certified once, as on a node, so the same bytes every time."""
+        return _certify(self)
+
+
+@cache
+def _certify(binding: ForgedBinding) -> BindingKey:
+    certify = attest.attest(
+        attest.CERTIFY,
+        attest.certify_body(binding.name, binding.qualified_name),
+        signer=binding.signer,
+        extra_data=binding.qualifying_data,
+        clock_ms=1000,
+        reset_count=binding.reset_count,
+        restart_count=binding.restart_count,
+    )
+    return BindingKey(0, binding.key.tpm2b, certify, binding.signing_key.sign(certify))
 
 
 def forged_binding(node: ForgedNode, reset_count: int, restart_count: int) -> ForgedBinding:
