@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+
+from pydantic_core import to_json
 
 from verifier.appraisal.appraise import Appraisal
 from verifier.settings import MAX_RESULT_SECONDS, Settings
@@ -124,7 +125,7 @@ def next_sequence(previous: int, now_ms: int) -> int:
 
 def explanation(appraisal: Appraisal) -> str:
     """JSON of every baseline version that was tried and what it failed, for `nodes explain`."""
-    return json.dumps(
+    return to_json(
         [
             {
                 "baseline": candidate.baseline.name,
@@ -134,4 +135,4 @@ def explanation(appraisal: Appraisal) -> str:
             }
             for candidate in appraisal.candidates
         ]
-    )
+    ).decode()

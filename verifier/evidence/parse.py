@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import assert_never
 
 from verifier.evidence.host_facts import ParsedHostFacts, parse_host_facts
@@ -91,7 +92,7 @@ def parse_bundle(bundle: EvidenceBundle) -> ParsedBundle:
             case NodeToken():
                 node_token = item.token
             case HostFacts():
-                host_facts = parse_host_facts(item.body)
+                host_facts = _host_facts(item.body)
             case ImaLog():
                 raise MalformedEvidence(ReasonCode.ITEM_NOT_REQUESTED, "ima-log[0]")
             case _:
@@ -118,6 +119,13 @@ def _quote(item: TpmQuote) -> ParsedQuote:
     return ParsedQuote(attest, parse_signature(item.signature), item.claimed_pcrs)
 
 
+@lru_cache(maxsize=16384)
+def _host_facts(body: bytes) -> ParsedHostFacts:
+    # Remembered, as the next: both are the same from one attestation of a boot to its next.
+    return parse_host_facts(body)
+
+
+@lru_cache(maxsize=16384)
 def _binding_key(item: BindingKey) -> ParsedBindingKey:
     certify = parse_attest(item.certify)
     if not isinstance(certify, CertifyAttest):

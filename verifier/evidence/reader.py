@@ -19,10 +19,11 @@ _U64 = struct.Struct(">Q")
 class Reader:
     """Reads `content` from its start to its end; every fault raises MalformedEvidence with `code` at `where`."""
 
-    __slots__ = ("_code", "_content", "_position", "_where")
+    __slots__ = ("_code", "_content", "_position", "_size", "_where")
 
     def __init__(self, content: bytes, code: ReasonCode, where: str) -> None:
         self._content = content
+        self._size = len(content)
         self._position = 0
         self._code = code
         self._where = where
@@ -30,8 +31,8 @@ class Reader:
     def take(self, size: int, field: str) -> bytes:
         """The next `size` bytes."""
         end = self._position + size
-        if end > len(self._content):
-            raise self.fault(field, f"{len(self._content) - self._position} bytes left", f"{size} bytes")
+        if end > self._size:
+            raise self.fault(field, f"{self._size - self._position} bytes left", f"{size} bytes")
         value = self._content[self._position : end]
         self._position = end
         return value
@@ -42,12 +43,20 @@ class Reader:
 
     def u16(self, field: str) -> int:
         """The next two bytes as an unsigned integer."""
-        value: int = _U16.unpack(self.take(2, field))[0]
+        start = self._position
+        if start + 2 > self._size:
+            raise self.fault(field, f"{self._size - start} bytes left", "2 bytes")
+        self._position = start + 2
+        value: int = _U16.unpack_from(self._content, start)[0]
         return value
 
     def u32(self, field: str) -> int:
         """The next four bytes as an unsigned integer."""
-        value: int = _U32.unpack(self.take(4, field))[0]
+        start = self._position
+        if start + 4 > self._size:
+            raise self.fault(field, f"{self._size - start} bytes left", "4 bytes")
+        self._position = start + 4
+        value: int = _U32.unpack_from(self._content, start)[0]
         return value
 
     def u64(self, field: str) -> int:

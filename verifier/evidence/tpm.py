@@ -119,6 +119,10 @@ class PublicArea:
     kdf: str | None
     key: RsaPublic | EccPublic
 
+    def __hash__(self) -> int:
+        # All else is read from `raw`, and a bytes object keeps its hash: as a key of caches this costs nothing.
+        return hash(self.raw)
+
     @property
     def name(self) -> bytes:
         """The object's Name: nameAlg || H_nameAlg(TPMT_PUBLIC) (Part 1, section 16)."""

@@ -7,6 +7,7 @@ All labels end in a zero byte, so that no label is a prefix of another message.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any, assert_never
 
 from verifier.wire.bundle import (
@@ -35,8 +36,28 @@ def quote_extra_data(nonce: Nonce, node_id: NodeId, verifier_id: str, items: tup
     could have evidence made for the true one.
     """
     verifier = hashlib.sha256(verifier_id.encode()).digest()
-    bound = hashlib.sha256(canonical_json(bound_items(items))).digest()
+    bound = hashlib.sha256(_bound_json(items)).digest()
     return hashlib.sha256(_QUOTE_LABEL + nonce + bytes.fromhex(node_id) + verifier + bound).digest()
+
+
+def _bound_json(items: tuple[Item, ...]) -> bytes:
+    """The canonical JSON of `bound_items`, put together from that of each item."""
+    parts = [(item.kind, item.index, _item_json(item)) for item in items if not isinstance(item, TpmQuote | ImaLog)]
+    parts.sort()
+    return b"[" + b",".join([part for _, _, part in parts]) + b"]"
+
+
+def _item_json(item: BootLog | BindingKey | NodeToken | HostFacts) -> bytes:
+    # A boot log that is sent whole is sent once, and is too large to be remembered.
+    if isinstance(item, BootLog) and isinstance(item.log, bytes):
+        return canonical_json(_bound(item) or {})
+    return _remembered_json(item)
+
+
+@lru_cache(maxsize=16384)
+def _remembered_json(item: Item) -> bytes:
+    # All but the quote is the same from one attestation of a node to its next.
+    return canonical_json(_bound(item) or {})
 
 
 def bound_items(items: tuple[Item, ...]) -> list[dict[str, Any]]:

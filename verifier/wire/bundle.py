@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, NewType, assert_never
 
 from verifier.wire.codes import ReasonCode
@@ -204,10 +206,14 @@ def _text(message: dict[str, Any], name: str, where: str) -> str:
 
 
 def _body(item: dict[str, Any], name: str, where: str, max_bytes: int) -> bytes:
-    value = decode_base64url(_text(item, name, where), f"{where}.{name}", max_bytes)
+    return _decoded_body(_text(item, name, where), f"{where}.{name}", max_bytes)
+
+
+def _decoded_body(text: str, where: str, max_bytes: int) -> bytes:
+    value = decode_base64url(text, where, max_bytes)
     if not value:
         # Attack: an empty body whose check is skipped somewhere because it is false.
-        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.{name}", "empty", "at least one byte")
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, where, "empty", "at least one byte")
     return value
 
 
@@ -245,13 +251,22 @@ def _pcr_values(bank: str, values: object, where: str) -> Mapping[int, bytes]:
     size = PCR_BANK_BYTES.get(bank)
     if size is None or type(values) is not dict or not values:
         raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs", bank, "values by PCR for a known bank")
+    for value in values.values():
+        if type(value) is not str:
+            raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", None, "hexadecimal text")
+    return _decoded_pcr_values(bank, size, tuple(values.items()), where)
+
+
+@lru_cache(maxsize=16384)
+def _decoded_pcr_values(bank: str, size: int, values: tuple[tuple[str, str], ...], where: str) -> Mapping[int, bytes]:
+    """Remembered: PCRs keep their values between two attestations of one boot. Read-only, as it is shared."""
     result: dict[int, bytes] = {}
-    for name, value in values.items():
+    for name, value in values:
         pcr = _PCR_NAMES.get(name)
-        if pcr is None or type(value) is not str:
+        if pcr is None:
             raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", name, "PCR 0 to 23 as text")
         result[pcr] = decode_hex(value, f"{where}.pcrs.{bank}.{name}", size)
-    return result
+    return MappingProxyType(result)
 
 
 def _boot_log(item: dict[str, Any], where: str, index: int) -> BootLog:
@@ -270,11 +285,23 @@ def _ima_log(item: dict[str, Any], where: str, index: int) -> ImaLog:
 
 def _binding_key(item: dict[str, Any], where: str, index: int) -> BindingKey:
     _require_fields(item, _BINDING_KEY_FIELDS, where)
+    return _decoded_binding_key(
+        index,
+        _text(item, "public", where),
+        _text(item, "certify", where),
+        _text(item, "certify_signature", where),
+        where,
+    )
+
+
+@lru_cache(maxsize=16384)
+def _decoded_binding_key(index: int, public: str, certify: str, signature: str, where: str) -> BindingKey:
+    """Remembered: a node sends the same key at every attestation of one boot."""
     return BindingKey(
         index,
-        _body(item, "public", where, MAX_STRUCTURE_BYTES),
-        _body(item, "certify", where, MAX_STRUCTURE_BYTES),
-        _body(item, "certify_signature", where, MAX_STRUCTURE_BYTES),
+        _decoded_body(public, f"{where}.public", MAX_STRUCTURE_BYTES),
+        _decoded_body(certify, f"{where}.certify", MAX_STRUCTURE_BYTES),
+        _decoded_body(signature, f"{where}.certify_signature", MAX_STRUCTURE_BYTES),
     )
 
 

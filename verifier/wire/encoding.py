@@ -103,13 +103,7 @@ def decode_json_object(body: bytes, where: str, max_bytes: int = MAX_MESSAGE_BYT
     if len(body) > max_bytes:
         raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, where, f"{len(body)} bytes", f"at most {max_bytes} bytes")
     try:
-        value = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_object_without_duplicates,
-            parse_constant=_refuse_constant,
-            parse_float=_refuse_float,
-            parse_int=_bounded_int,
-        )
+        value = _DECODER.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         detail = str(error) if isinstance(error, _RefusedToken) else type(error).__name__
         raise MalformedEvidence(ReasonCode.JSON_INVALID, where, detail) from error
@@ -122,3 +116,12 @@ def _bounded_int(text: str) -> int:
     if len(text) > 20:
         raise _RefusedToken("an integer of more than 20 digits")
     return int(text)
+
+
+# Made once: json.loads with arguments makes a decoder at every call.
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object_without_duplicates,
+    parse_constant=_refuse_constant,
+    parse_float=_refuse_float,
+    parse_int=_bounded_int,
+)
