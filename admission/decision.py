@@ -177,7 +177,8 @@ def decide_release(state: ClusterState, identity: PodIdentity, secrets: tuple[st
     grants: list[SecretGrant] = []
     for secret in secrets:
         grant = None if governance is None else _grant(governance, secret)
-        if grant is None:
+        if grant is None or grant.path in {other.path for other in grants}:
+            # Two workloads may give one file name to two secrets; neither may land in the other's place.
             failures.append(Failure(ReasonCode.SECRET_NOT_ALLOWED, f"secrets.{secret}", None, "a SensitiveWorkload"))
         else:
             grants.append(grant)

@@ -20,6 +20,8 @@ from verifier.wire.result import AttestationResult, result_from_claims
 
 MAX_RESULT_CHARACTERS = 64 * 1024
 ALGORITHMS = frozenset({"ES256"})
+RESULT_TYPE = "eat+jwt"
+"""`typ` of a result (RFC 9711, section 7.3). Attack: another kind of token under the same key (RFC 8725, 3.11)."""
 _FORBIDDEN_HEADERS = frozenset({"jwk", "jku", "x5u", "x5c", "crit", "b64"})
 """Attack: a token that brings the key by which it wants to be checked."""
 
@@ -86,6 +88,8 @@ class ResultVerifier:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError as error:
             raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result.header", type(error).__name__) from error
+        if header.get("typ") != RESULT_TYPE:
+            raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result.typ", str(header.get("typ")), RESULT_TYPE)
         key = self._keys().keys.get(str(header.get("kid")))
         if key is None or header.get("alg") not in ALGORITHMS or _FORBIDDEN_HEADERS & header.keys():
             seen = f"alg {header.get('alg')}, kid {header.get('kid')}"

@@ -365,3 +365,12 @@ def test_the_shortest_lease_of_several_workloads_holds() -> None:
     decision = released(release_state(workloads=(a_workload(), short)))
     assert isinstance(decision, Release)
     assert decision.grants[0].ttl_seconds == 5
+
+
+def test_two_secrets_that_workloads_give_one_file_name_are_not_released_together() -> None:
+    second = a_workload(
+        name="second", secrets={"other/key": replace(a_workload().secrets["llm/key"], name="other/key")}
+    )
+    state = release_state(workloads=(a_workload(), second))
+    assert isinstance(released(state, secrets=("other/key",)), Release)
+    assert codes(released(state, secrets=("llm/key", "other/key"))) == [Code.SECRET_NOT_ALLOWED]

@@ -22,6 +22,7 @@ from verifier.wire.failures import Refusal
 from verifier.wire.result import PROFILE_DEPLOYED, PROFILE_WORKING_GROUP, Verdict, result_claims
 
 SIGNER = Signer()
+HEADERS = {"kid": "key-1", "typ": "eat+jwt"}
 SEQUENCE = a_result().sequence
 
 
@@ -35,13 +36,17 @@ def code_of(token: str, verifier: ResultVerifier | None = None) -> ReasonCode:
     return caught.value.code
 
 
+def typed(fields: dict[str, Any]) -> str:
+    return SIGNER.token(fields, typ="eat+jwt")
+
+
 def claims(**changes: Any) -> dict[str, Any]:
     return {**result_claims(a_result(), PROFILE_DEPLOYED, "test"), **changes}
 
 
 @pytest.mark.parametrize("profile", [PROFILE_DEPLOYED, PROFILE_WORKING_GROUP])
 def test_a_signed_result_is_taken_in_both_dialects(profile: str) -> None:
-    token = SIGNER.token(result_claims(a_result(), profile, "test"))
+    token = typed(result_claims(a_result(), profile, "test"))
     assert a_verifier().verify(token) == a_result()
 
 
@@ -59,15 +64,20 @@ def test_a_key_that_comes_with_the_token_is_never_used() -> None:
 
 
 def test_a_token_without_signature_or_with_another_algorithm_is_refused() -> None:
-    unsigned = jwt.encode(claims(), None, "none", {"kid": "key-1"})
+    unsigned = jwt.encode(claims(), None, "none", HEADERS)
     assert code_of(unsigned) is ReasonCode.RESULT_SIGNATURE_INVALID
     # The public key's own text as an HMAC secret; PyJWT would not make this token, an attacker does.
-    header = encode_base64url(json.dumps({"alg": "HS256", "kid": "key-1"}).encode())
+    header = encode_base64url(json.dumps({"alg": "HS256", "kid": "key-1", "typ": "eat+jwt"}).encode())
     signed = f"{header}.{encode_base64url(json.dumps(claims()).encode())}"
     tag = hmac.digest(json.dumps(SIGNER.jwks()["keys"][0]).encode(), signed.encode(), "sha256")
     assert code_of(f"{signed}.{encode_base64url(tag)}") is ReasonCode.RESULT_SIGNATURE_INVALID
     rsa_key = rsa.generate_private_key(65537, 2048)
-    assert code_of(jwt.encode(claims(), rsa_key, "RS256", {"kid": "key-1"})) is ReasonCode.RESULT_SIGNATURE_INVALID
+    assert code_of(jwt.encode(claims(), rsa_key, "RS256", HEADERS)) is ReasonCode.RESULT_SIGNATURE_INVALID
+
+
+def test_another_kind_of_token_under_the_verifiers_key_is_no_result() -> None:
+    for kind in ("JWT", "nodewarden-audit-head+jwt", None):
+        assert code_of(SIGNER.result(a_result(), typ=kind)) is ReasonCode.RESULT_MALFORMED
 
 
 def test_every_changed_character_of_a_result_is_refused() -> None:
@@ -83,9 +93,9 @@ def test_every_changed_character_of_a_result_is_refused() -> None:
 
 
 def test_a_result_for_another_cluster_or_of_another_verifier_is_refused() -> None:
-    assert code_of(SIGNER.token(claims(aud="cluster-b"))) is ReasonCode.RESULT_AUDIENCE_WRONG
-    assert code_of(SIGNER.token(claims(aud=[AUDIENCE, "cluster-b"]))) is ReasonCode.RESULT_AUDIENCE_WRONG
-    assert code_of(SIGNER.token(claims(iss="https://evil.example"))) is ReasonCode.RESULT_SIGNATURE_INVALID
+    assert code_of(typed(claims(aud="cluster-b"))) is ReasonCode.RESULT_AUDIENCE_WRONG
+    assert code_of(typed(claims(aud=[AUDIENCE, "cluster-b"]))) is ReasonCode.RESULT_AUDIENCE_WRONG
+    assert code_of(typed(claims(iss="https://evil.example"))) is ReasonCode.RESULT_SIGNATURE_INVALID
 
 
 @pytest.mark.parametrize("name", ["iss", "aud", "exp", "iat", "submods", "ear.status", "nodewarden", "eat_profile"])
@@ -93,7 +103,7 @@ def test_a_result_without_one_of_its_claims_is_malformed(name: str) -> None:
     fields = claims()
     del fields[name]
     expected = {ReasonCode.RESULT_MALFORMED}
-    assert code_of(SIGNER.token(fields)) in expected
+    assert code_of(typed(fields)) in expected
 
 
 @pytest.mark.parametrize(
@@ -108,7 +118,7 @@ def test_a_result_without_one_of_its_claims_is_malformed(name: str) -> None:
     ],
 )
 def test_a_result_that_contradicts_itself_or_the_format_is_malformed(changes: dict[str, Any]) -> None:
-    assert code_of(SIGNER.token(claims(**changes))) is ReasonCode.RESULT_MALFORMED
+    assert code_of(typed(claims(**changes))) is ReasonCode.RESULT_MALFORMED
 
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "x" * 70_000, "é.é.é", "..", "e30.e30."])

@@ -102,7 +102,7 @@ class Signer:
         return jwt.encode(claims, self.key, "ES256", {"kid": self.kid, **headers})
 
     def result(self, result: AttestationResult, **headers: Any) -> str:
-        return self.token(result_claims(result, PROFILE_DEPLOYED, "test"), **headers)
+        return self.token(result_claims(result, PROFILE_DEPLOYED, "test"), **{"typ": "eat+jwt", **headers})
 
 
 def a_result(**changes: Any) -> AttestationResult:
