@@ -28,6 +28,8 @@ from verifier.wire.verdict import EvidenceResponse, Problem
 MAX_ANSWER_BYTES = 1024 * 1024
 COMPRESS_FROM_BYTES = 16 * 1024
 """A steady bundle (log known by digest) is smaller and goes as it is."""
+EXCHANGE_FACTOR = 2.0
+"""A whole exchange may take this many request time-outs, each of which bounds only the wait for one part."""
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 
@@ -114,7 +116,7 @@ def open_client(
     # Answers are small and some quote what the server was sent: compressed ones are not asked for.
     headers = {"accept-encoding": "identity", "user-agent": "nodewarden-attester"}
     with httpx.Client(base_url=url, verify=context, timeout=timeout, headers=headers, trust_env=False) as http:
-        yield Client(http, 2.0 * request_timeout_seconds)
+        yield Client(http, EXCHANGE_FACTOR * request_timeout_seconds)
 
 
 def refusal_code(refusal: Rejection) -> str | None:

@@ -30,8 +30,8 @@ def enrol(tpm: Tpm, client: Client, settings: AttesterSettings) -> Enrolled:
     """The node is enrolled with a new AK, and the state directory holds it; an older enrolment is then replaced.
 
     Until the verifier accepts, the old state stays as it is. Raises Rejection `verifier-refused` (the verifier's own
-    code inside), `credential-mismatch`, `node-token-missing`, `tpm-command-missing`, `setting-invalid` (the verifier
-    names itself otherwise than the settings do), Unavailable `tpm-failed`, `verifier-unreachable`.
+    code inside), `credential-mismatch`, `node-token-missing`, `tpm-command-missing`, `verifier-id-mismatch`,
+    Unavailable `tpm-failed`, `verifier-unreachable`.
     """
     # First, so that no machine enrols that could never hold a binding key.
     tpm.require_counter_policy()
@@ -55,7 +55,7 @@ def enrol(tpm: Tpm, client: Client, settings: AttesterSettings) -> Enrolled:
     accepted = client.activate(offered.enrolment_id, ActivationRequest(secret=text_of(secret)))
     if accepted.verifier_id != settings.verifier_id:
         # Never adopted: a verifier that could name itself could have evidence made for another.
-        raise Rejection(ReasonCode.SETTING_INVALID, "verifier_id", settings.verifier_id, accepted.verifier_id)
+        raise Rejection(ReasonCode.VERIFIER_ID_MISMATCH, "verifier_id", settings.verifier_id, accepted.verifier_id)
     enrolment = Enrolment(ek.node_id, settings.node_name, settings.verifier_id, blob)
     write_enrolment(settings.state_dir, enrolment)
     return Enrolled(enrolment, accepted.admitted, accepted.admission)

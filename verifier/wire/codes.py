@@ -333,6 +333,10 @@ class ReasonCode(StrEnum):
     )
     VERIFIER_UNREACHABLE = "verifier-unreachable", "Check the verifier's address, the network and the pinned CA."
     VERIFIER_REFUSED = "verifier-refused", "See the verifier's own reason in the message."
+    VERIFIER_ID_MISMATCH = (
+        "verifier-id-mismatch",
+        "Correct verifier_id in the attester's settings, or find out which verifier answers at that address.",
+    )
     NOT_ENROLLED = "not-enrolled", "Run 'nodewarden attester enrol' first."
     SECRET_DOES_NOT_OPEN = (
         "secret-does-not-open",
