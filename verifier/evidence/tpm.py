@@ -7,8 +7,10 @@ here: a parsed quote may be forged, a parsed key may be in no TPM.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from verifier.evidence.reader import Reader
@@ -64,6 +66,8 @@ GENERATED_VALUE = 0xFF544347
 _ST_ATTEST_CERTIFY = 0x8017
 _ST_ATTEST_QUOTE = 0x8018
 
+_CLOCK_AND_VERSION = struct.Struct(">QIIBQ")
+"""u64 clock, u32 resetCount, u32 restartCount, u8 safe, u64 firmwareVersion."""
 _MAX_FIELD_BYTES = 1024
 _MAX_SELECTIONS = 16
 _MAX_SELECT_BYTES = 4
@@ -312,12 +316,12 @@ def parse_attest(attest: bytes) -> QuoteAttest | CertifyAttest:
         )
     signer = reader.sized("qualifiedSigner", 66)
     extra_data = reader.sized("extraData", 66)
-    clock_ms, reset, restart = reader.u64("clock"), reader.u32("resetCount"), reader.u32("restartCount")
-    safe = reader.u8("safe")
+    clock_ms, reset, restart, safe, firmware = _CLOCK_AND_VERSION.unpack(
+        reader.take(_CLOCK_AND_VERSION.size, "clockInfo")
+    )
     if safe > 1:
         raise reader.fault("safe", str(safe), "0 or 1")
     clock = ClockInfo(clock_ms, reset, restart, safe == 1)
-    firmware = reader.u64("firmwareVersion")
     if kind == _ST_ATTEST_CERTIFY:
         name, qualified = reader.sized("name", 66), reader.sized("qualifiedName", 66)
         reader.finish()
@@ -337,14 +341,19 @@ def _selections(reader: Reader) -> tuple[PcrSelection, ...]:
     for _ in range(count):
         identifier = reader.u16("pcrSelect.hash")
         bank = BANK_NAMES.get(identifier)
-        if bank is None or any(bank == earlier.bank for earlier in selections):
+        if bank is None or bank in [earlier.bank for earlier in selections]:
             raise reader.fault("pcrSelect.hash", f"{identifier:#06x}", "a known hash, once")
         size = reader.u8("pcrSelect.sizeofSelect")
         if size > _MAX_SELECT_BYTES:
             raise reader.fault("pcrSelect.sizeofSelect", str(size), f"at most {_MAX_SELECT_BYTES}")
-        bitmap = int.from_bytes(reader.take(size, "pcrSelect.pcrSelect"), "little")
-        selections.append(PcrSelection(bank, tuple(pcr for pcr in range(8 * size) if bitmap >> pcr & 1)))
+        selections.append(_selection(bank, reader.take(size, "pcrSelect.pcrSelect")))
     return tuple(selections)
+
+
+@lru_cache(maxsize=256)
+def _selection(bank: str, bitmap: bytes) -> PcrSelection:
+    bits = int.from_bytes(bitmap, "little")
+    return PcrSelection(bank, tuple(pcr for pcr in range(8 * len(bitmap)) if bits >> pcr & 1))
 
 
 def parse_signature(signature: bytes) -> TpmSignature:

@@ -114,7 +114,7 @@ _OWN = "nodewarden"
 def result_claims(result: AttestationResult, profile: str, build: str) -> dict[str, Any]:
     """The JWT claims of `result` in the EAR dialect `profile`; `build` names this verifier's software."""
     names = _NAMES[profile]
-    status: dict[Verdict, Any] = {v: v.value for v in Verdict} if profile == PROFILE_DEPLOYED else dict(TIER_VALUE)
+    status = _STATUS[profile]
     own = {
         "seq": result.sequence,
         "node_id": result.node_id,
@@ -149,6 +149,12 @@ def result_claims(result: AttestationResult, profile: str, build: str) -> dict[s
     if result.binding_key is not None:
         claims["cnf"] = {"jwk": dict(result.binding_key)}
     return claims
+
+
+_STATUS: Mapping[str, Mapping[Verdict, Any]] = {
+    PROFILE_DEPLOYED: {verdict: verdict.value for verdict in Verdict},
+    PROFILE_WORKING_GROUP: TIER_VALUE,
+}
 
 
 @dataclass(frozen=True, slots=True)
