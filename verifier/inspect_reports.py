@@ -125,7 +125,7 @@ def _detail(event: BootEvent, judged: JudgedEvent | None) -> str:
 
 
 def quote_report(attest: bytes) -> tuple[QuoteAttest, dict[str, Any]]:
-    """A quote, and its JSON without signature and key. Raises MalformedEvidence as `parse_attest`, or of another type."""
+    """A quote, and its JSON without signature and key. Raises MalformedEvidence as `parse_attest` does."""
     quote = parse_attest(attest)
     if not isinstance(quote, QuoteAttest):
         raise MalformedEvidence(ReasonCode.QUOTE_TYPE_WRONG, "attest.type", "TPM2_Certify", "TPM2_Quote")
