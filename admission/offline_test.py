@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
 
 from admission.cluster_objects import Node, NodeUid, Pod, PodUid, Reader, parse_pod
 from admission.cluster_view import Snapshot
@@ -38,7 +37,7 @@ _TEMPLATES: Mapping[str, tuple[str, ...]] = {
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", alias_generator=to_camel)
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
 class _Baseline(_Strict):
@@ -49,7 +48,6 @@ class _Baseline(_Strict):
 class _NodeVerdict(_Strict):
     """One supposed node. `age_seconds` since its last attestation; `remaining_seconds` until the result ends."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
     name: NodeName
     uid: Annotated[str, Field(min_length=1, max_length=128)] = _SUPPOSED
     verdict: Literal["affirming", "warning", "contraindicated", "none"]

@@ -20,6 +20,8 @@ MAX_SETTINGS_BYTES = 64 * 1024
 
 
 def _path(value: object) -> Path:
+    if isinstance(value, Path):
+        return value
     if not isinstance(value, str) or not value:
         raise ValueError("a path")
     return Path(value)

@@ -87,7 +87,7 @@ def test_every_alternative_term_gets_the_requirement_because_one_without_it_woul
 
 
 def test_an_empty_term_stays_empty_because_it_matches_no_node() -> None:
-    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}]}}}
+    affinity: dict[str, Any] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}]}}}
     assert steered_affinity(affinity, ("h200-prod",)) is None
 
 

@@ -107,7 +107,7 @@ class World:
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
         assert SECRET not in answer.content
-        return ReasonCode(answer.json()["code"])
+        return next(code for code in ReasonCode if code.value == answer.json()["code"])
 
     def opened(self, answer: httpx.Response, index: int = 0) -> bytes:
         assert answer.status_code == 200, answer.text

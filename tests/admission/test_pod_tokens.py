@@ -93,7 +93,7 @@ def test_a_token_without_one_of_its_claims_is_invalid(name: str) -> None:
 def test_a_token_of_another_signer_or_without_signature_is_invalid() -> None:
     assert code_of(Signer().token(token_claims())) is ReasonCode.TOKEN_INVALID
     assert code_of(Signer("unknown").token(token_claims())) is ReasonCode.TOKEN_INVALID
-    assert code_of(jwt.encode(token_claims(), None, "none", {"kid": "key-1"})) is ReasonCode.TOKEN_INVALID
+    assert code_of(jwt.encode(token_claims(), "", "none", {"kid": "key-1"})) is ReasonCode.TOKEN_INVALID
     rsa_key = rsa.generate_private_key(65537, 2048)
     assert code_of(jwt.encode(token_claims(), rsa_key, "RS256", {"kid": "key-1"})) is ReasonCode.TOKEN_INVALID
     assert code_of("x" * 20_000) is ReasonCode.TOKEN_INVALID

@@ -64,7 +64,7 @@ def test_a_key_that_comes_with_the_token_is_never_used() -> None:
 
 
 def test_a_token_without_signature_or_with_another_algorithm_is_refused() -> None:
-    unsigned = jwt.encode(claims(), None, "none", HEADERS)
+    unsigned = jwt.encode(claims(), "", "none", HEADERS)
     assert code_of(unsigned) is ReasonCode.RESULT_SIGNATURE_INVALID
     # The public key's own text as an HMAC secret; PyJWT would not make this token, an attacker does.
     header = encode_base64url(json.dumps({"alg": "HS256", "kid": "key-1", "typ": "eat+jwt"}).encode())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from admission.sealed_store import MAX_SECRET_BYTES, SealedStore, SecretVersion
 from verifier.wire.codes import ReasonCode
+from verifier.wire.encoding import encode_base64url
 from verifier.wire.failures import Refusal
 
 SECRET = b"correct horse battery staple"
@@ -125,8 +126,6 @@ def test_an_empty_or_oversized_secret_is_refused(store: SealedStore) -> None:
 def test_a_sealed_file_of_another_format_is_refused(store: SealedStore, tmp_path: Path) -> None:
     keys = store._keys()
     line = json.dumps({"format": "other", "secrets": {}}).encode() + b"\n"
-    from admission.sealed_store import encode_base64url
-
     seal = encode_base64url(b"\0" * 12 + keys.seal.encrypt(b"\0" * 12, b"", line)).encode()
     (tmp_path / "secrets").write_bytes(line + seal + b"\n")
     assert code_of(store) is ReasonCode.SECRET_STORE_INVALID

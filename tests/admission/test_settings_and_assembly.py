@@ -1,0 +1,224 @@
+"""Settings: closed and checked; and the assembled services, from files to HTTPS."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse, Response
+
+from admission.assembly import CurrentKeys, build_broker, build_webhook, result_keys
+from admission.key_sets import fetch_key_set, load_key_set
+from admission.kinds import attestation_manifest
+from admission.results import ALGORITHMS
+from admission.sealed_store import SealedStore
+from admission.settings import BrokerSettings, Results, WebhookSettings, load_settings
+from tests.admission.served import Certificate, make_certificate, served, trusting
+from tests.admission.test_webhook import BINDING, a_review
+from tests.admission.world import (
+    AUDIENCE,
+    ISSUER,
+    NODE,
+    NODE_UID,
+    NOW,
+    TOKEN_ISSUER,
+    EccAk,
+    Signer,
+    a_result,
+    envelope,
+    jwk_of,
+    token_claims,
+)
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Refusal
+from verifier.wire.messages import text_of
+from verifier.wire.result import Verdict
+
+VECTORS = Path(__file__).parent.parent / "vectors/manifests"
+
+
+class Site:
+    """A folder with everything that webhook and broker need, and the keys behind it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.verifier, self.issuer, self.ak, self.binding = Signer(), Signer("sa-1"), EccAk(), Signer()
+        self.certificate = make_certificate(folder)
+        (folder / "manifests").mkdir()
+        (folder / "manifests/cluster.yaml").write_text((VECTORS / "cluster.yaml").read_text())
+        (folder / "verifier.jwks").write_text(json.dumps(self.verifier.jwks()))
+        (folder / "issuer.jwks").write_text(json.dumps(self.issuer.jwks()))
+        SealedStore.create(folder / "secrets", folder / "secrets.key").put("llm/key", b"content")
+        self.attest()
+        self.settings: dict[str, Any] = {
+            "listen": {"port": 0},
+            "tls": {"certificate": "tls.pem", "key": "tls.key"},
+            "manifests": ["manifests"],
+            "results": {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": "verifier.jwks"},
+            "reload_seconds": 1,
+            "state_file": "state.sqlite",
+        }
+        self.broker: dict[str, Any] = {
+            **self.settings,
+            "tokens": {"issuer": TOKEN_ISSUER, "jwks_file": "issuer.jwks"},
+            "secrets": {"store": "secrets", "key": "secrets.key"},
+        }
+
+    def attest(self, **changes: Any) -> None:
+        keys = {"binding_key": jwk_of(self.binding.key.public_key()), "ak_public": text_of(self.ak.public)}
+        token = self.verifier.result(a_result(**{**keys, **changes}))
+        temporary = self.folder / "attestation.new"
+        temporary.write_text(yaml.safe_dump(attestation_manifest(NODE, NODE_UID, token)))
+        temporary.replace(self.folder / "manifests/attestation.yaml")
+
+    def file(self, settings: dict[str, Any]) -> Path:
+        path = self.folder / "settings.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_settings_are_read_with_paths_beside_their_file(site: Site) -> None:
+    settings = load_settings(BrokerSettings, site.file(site.broker))
+    assert settings.secrets.store == site.folder / "secrets"
+    assert settings.manifests == [site.folder / "manifests"]
+    assert settings.listen.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"insecure": True},
+        {"tls": {"certificate": "tls.pem"}},
+        {"tls": None},
+        {"manifests": []},
+        {"manifests": [""]},
+        {"listen": {"port": "9443"}},
+        {"listen": {"port": 70000}},
+        {"reload_seconds": 0},
+        {"reload_seconds": 61},
+        {"results": {"issuer": ISSUER, "audience": AUDIENCE}},
+        {"results": {"issuer": "", "audience": AUDIENCE, "jwks_file": "verifier.jwks"}},
+        {"results": {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://x"}},
+        {"results": {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": "a", "jwks_ca_file": "b"}},
+        {"results": {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": "a", "jwks_url": "b", "jwks_ca_file": "c"}},
+        {"state_file": None},
+    ],
+)
+def test_a_setting_that_is_unknown_missing_or_out_of_range_is_refused(site: Site, changes: dict[str, Any]) -> None:
+    with pytest.raises(Refusal) as caught:
+        load_settings(BrokerSettings, site.file({**site.broker, **changes}))
+    assert caught.value.code is ReasonCode.SETTING_INVALID
+
+
+def test_a_settings_file_that_is_no_single_document_is_refused(site: Site) -> None:
+    for content in (b"", b"a: 1\n---\nb: 2\n", b"\xff"):
+        path = site.folder / "settings.yaml"
+        path.write_bytes(content)
+        with pytest.raises(Refusal) as caught:
+            load_settings(WebhookSettings, path)
+        assert caught.value.code is ReasonCode.SETTING_INVALID
+    with pytest.raises(Refusal) as caught:
+        load_settings(WebhookSettings, site.folder / "absent.yaml")
+    assert caught.value.code is ReasonCode.FILE_UNREADABLE
+
+
+def test_a_tls_key_that_others_can_read_is_refused(site: Site) -> None:
+    site.certificate.key.chmod(0o644)
+    with pytest.raises(Refusal) as caught:
+        load_settings(WebhookSettings, site.file(site.settings))
+    assert caught.value.code is ReasonCode.FILE_MODE_UNSAFE
+
+
+def test_the_assembled_webhook_follows_its_manifests(site: Site) -> None:
+    settings = load_settings(WebhookSettings, site.file(site.settings))
+    app = build_webhook(settings, lambda: NOW)
+    review = a_review(BINDING, sub="binding")
+    with (
+        served(app, site.certificate) as address,
+        httpx.Client(base_url=address, verify=trusting(site.certificate)) as client,
+    ):
+        assert client.post("/validate", json=review).json()["response"]["allowed"] is True
+        site.attest(sequence=NOW * 1000 + 1, verdict=Verdict.CONTRAINDICATED)
+        deadline = time.monotonic() + 10
+        while client.post("/validate", json=review).json()["response"]["allowed"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_the_assembled_broker_releases_over_https(site: Site) -> None:
+    settings = load_settings(BrokerSettings, site.file(site.broker))
+    app = build_broker(settings, lambda: NOW)
+    posted = envelope(site.ak, site.issuer.token(token_claims()), ["llm/key"])
+    with (
+        served(app, site.certificate) as address,
+        httpx.Client(base_url=address, verify=trusting(site.certificate)) as client,
+    ):
+        answer = client.post("/v1/secrets/release", content=posted.model_dump_json())
+        assert answer.status_code == 200, answer.text
+        assert client.get("/v1/secrets/release").status_code == 405
+        assert client.get("/docs").status_code == 404
+
+
+def test_a_broker_does_not_start_on_an_altered_store_or_an_unreadable_key_set(site: Site) -> None:
+    settings = load_settings(BrokerSettings, site.file(site.broker))
+    (site.folder / "issuer.jwks").write_text("{}")
+    with pytest.raises(Refusal) as caught:
+        build_broker(settings, lambda: NOW)
+    assert caught.value.code is ReasonCode.SETTING_INVALID
+    (site.folder / "secrets").write_bytes(b"x")
+    with pytest.raises(Refusal) as caught:
+        build_broker(settings, lambda: NOW)
+    assert caught.value.code is ReasonCode.SECRET_STORE_INVALID
+
+
+def test_keys_that_cannot_be_read_again_stay_as_they_were(site: Site) -> None:
+    path = site.folder / "verifier.jwks"
+    keys = CurrentKeys(lambda: load_key_set(path, ALGORITHMS))
+    path.write_text("broken")
+    keys.refresh()
+    assert set(keys().keys) == {"key-1"}
+    path.write_text(json.dumps(Signer("key-2").jwks()))
+    keys.refresh()
+    assert set(keys().keys) == {"key-2"}
+
+
+def _jwks_server(answer: Response) -> FastAPI:
+    app = FastAPI()
+    app.add_api_route("/.well-known/jwks.json", lambda: answer)
+    return app
+
+
+def test_keys_are_fetched_over_tls_from_the_pinned_ca_alone(tmp_path: Path) -> None:
+    certificate, stranger = make_certificate(tmp_path / "a"), make_certificate(tmp_path / "b")
+    signer = Signer()
+    with served(_jwks_server(PlainTextResponse(json.dumps(signer.jwks()))), certificate) as address:
+        url = f"{address}/.well-known/jwks.json"
+        results = Results(issuer=ISSUER, audience=AUDIENCE, jwks_url=url, jwks_ca_file=certificate.certificate)
+        assert set(result_keys(results)().keys) == {"key-1"}
+        assert _fetch_code(url, stranger) is ReasonCode.VERIFIER_UNREACHABLE
+        assert _fetch_code(f"{address}/absent", certificate) is ReasonCode.VERIFIER_UNREACHABLE
+        assert _fetch_code(url.replace("https", "http"), certificate) is ReasonCode.SETTING_INVALID
+    assert _fetch_code(url, certificate) is ReasonCode.VERIFIER_UNREACHABLE
+
+
+def test_an_endless_key_set_is_given_up(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    with served(_jwks_server(PlainTextResponse("x" * 300_000)), certificate) as address:
+        assert _fetch_code(f"{address}/.well-known/jwks.json", certificate) is ReasonCode.SETTING_INVALID
+
+
+def _fetch_code(url: str, certificate: Certificate) -> ReasonCode:
+    with pytest.raises(Refusal) as caught:
+        fetch_key_set(url, certificate.certificate, ALGORITHMS)
+    return caught.value.code
