@@ -70,9 +70,9 @@ class _LazyGroup(TyperGroup):
 def _load(name: str, mount: _Mount) -> click.Command:
     commands = [_part(path) for path in mount.parts]
     first = commands[0]
-    if len(commands) > 1 and isinstance(first, click.Group):
+    if len(commands) > 1 and isinstance(first, TyperGroup):
         for other in commands[1:]:
-            if isinstance(other, click.Group):
+            if isinstance(other, TyperGroup):
                 first.commands.update(other.commands)
     first.name = name
     return first
