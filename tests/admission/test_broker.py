@@ -24,6 +24,7 @@ from admission.pod_tokens import PodTokenVerifier
 from admission.release import ReleaseService
 from admission.sealed_store import SealedStore
 from admission.secret_encryption import BindingKey
+from attester.jwe import open_jwe
 from tests.admission.world import (
     BOOT_ID,
     NODE,
@@ -50,7 +51,6 @@ from verifier.wire.release import ReleaseEnvelope
 from verifier.wire.result import Verdict
 
 SECRET = b"the model key \x00\xff"
-Code = ReasonCode
 
 
 class World:
@@ -149,48 +149,48 @@ def test_an_rsa_ak_proves_possession_as_well(tmp_path: Path) -> None:
 
 def test_a_stolen_token_alone_starts_nothing(world: World) -> None:
     thief = envelope(EccAk(), world.token(), ["llm/key"])
-    assert world.code(thief) is Code.POSSESSION_NOT_PROVED
+    assert world.code(thief) is ReasonCode.POSSESSION_NOT_PROVED
 
 
 def test_a_token_stolen_to_another_verified_node_starts_nothing_there(world: World) -> None:
     # The thief holds the AK of another attested node: the token still says where its pod is.
     other = EccAk()
     thief = envelope(other, world.token(), ["llm/key"], node_id="2e" * 32)
-    assert world.code(thief) is Code.POSSESSION_NOT_PROVED
+    assert world.code(thief) is ReasonCode.POSSESSION_NOT_PROVED
 
 
 def test_the_nodes_signature_with_a_token_of_a_pod_elsewhere_starts_nothing(world: World) -> None:
     claims = token_claims()["kubernetes.io"]
     away = world.token(**{"kubernetes.io": {**claims, "node": {"name": "gpu-9", "uid": "x"}}})
-    assert world.code(world.asked(token=away)) is Code.NODE_UNKNOWN_TO_CLUSTER
+    assert world.code(world.asked(token=away)) is ReasonCode.NODE_UNKNOWN_TO_CLUSTER
     recreated = world.token(**{"kubernetes.io": {**claims, "node": {"name": NODE, "uid": "old"}}})
-    assert world.code(world.asked(token=recreated)) is Code.NODE_MISMATCH
+    assert world.code(world.asked(token=recreated)) is ReasonCode.NODE_MISMATCH
 
 
 def test_a_token_of_a_deleted_pod_of_the_same_name_starts_nothing(world: World) -> None:
     claims = token_claims()["kubernetes.io"]
     old = world.token(**{"kubernetes.io": {**claims, "pod": {"name": "llm-0", "uid": "old"}}})
-    assert world.code(world.asked(token=old)) is Code.POD_UID_MISMATCH
+    assert world.code(world.asked(token=old)) is ReasonCode.POD_UID_MISMATCH
 
 
 def test_a_token_for_another_audience_starts_nothing(world: World) -> None:
-    assert world.code(world.asked(token=world.token(aud=["api"]))) is Code.TOKEN_INVALID
+    assert world.code(world.asked(token=world.token(aud=["api"]))) is ReasonCode.TOKEN_INVALID
 
 
 def test_a_legacy_token_that_names_no_pod_starts_nothing(world: World) -> None:
     claims = {k: v for k, v in token_claims()["kubernetes.io"].items() if k != "pod"}
-    assert world.code(world.asked(token=world.token(**{"kubernetes.io": claims}))) is Code.TOKEN_NOT_POD_BOUND
+    assert world.code(world.asked(token=world.token(**{"kubernetes.io": claims}))) is ReasonCode.TOKEN_NOT_POD_BOUND
 
 
 @pytest.mark.parametrize(
     ("result", "code"),
     [
-        ({"expires_at": NOW}, Code.RESULT_EXPIRED),
-        ({"verdict": Verdict.CONTRAINDICATED}, Code.NODE_NOT_VERIFIED),
-        ({"linux_boot_id": "before"}, Code.BOOT_MISMATCH),
-        ({"kubernetes_node_uid": "old"}, Code.RESULT_NODE_MISMATCH),
-        ({"binding_key": None}, Code.RESULT_WITHOUT_BINDING_KEY),
-        ({"ak_public": None}, Code.POSSESSION_NOT_PROVED),
+        ({"expires_at": NOW}, ReasonCode.RESULT_EXPIRED),
+        ({"verdict": Verdict.CONTRAINDICATED}, ReasonCode.NODE_NOT_VERIFIED),
+        ({"linux_boot_id": "before"}, ReasonCode.BOOT_MISMATCH),
+        ({"kubernetes_node_uid": "old"}, ReasonCode.RESULT_NODE_MISMATCH),
+        ({"binding_key": None}, ReasonCode.RESULT_WITHOUT_BINDING_KEY),
+        ({"ak_public": None}, ReasonCode.POSSESSION_NOT_PROVED),
     ],
 )
 def test_a_node_that_is_not_verified_now_gets_nothing(world: World, result: dict[str, Any], code: ReasonCode) -> None:
@@ -199,31 +199,31 @@ def test_a_node_that_is_not_verified_now_gets_nothing(world: World, result: dict
 
 
 def test_a_node_whose_result_was_rolled_back_gets_nothing(world: World) -> None:
-    world.cluster = replace(world.cluster, results={NODE: Failure(Code.RESULT_ROLLED_BACK, "seq")})
-    assert world.code(world.asked()) is Code.RESULT_ROLLED_BACK
+    world.cluster = replace(world.cluster, results={NODE: Failure(ReasonCode.RESULT_ROLLED_BACK, "seq")})
+    assert world.code(world.asked()) is ReasonCode.RESULT_ROLLED_BACK
 
 
 def test_a_request_posted_twice_counts_once(world: World) -> None:
     posted = world.asked()
     assert world.post(posted).status_code == 200
-    assert world.code(posted) is Code.REQUEST_REPLAYED
+    assert world.code(posted) is ReasonCode.REQUEST_REPLAYED
 
 
 def test_a_request_kept_for_later_does_not_count(world: World) -> None:
     posted = world.asked()
     world.now += 61
-    assert world.code(posted) is Code.REQUEST_NOT_FRESH
+    assert world.code(posted) is ReasonCode.REQUEST_NOT_FRESH
 
 
 def test_a_secret_that_is_allowed_and_not_stored_fails_the_whole_request(world: World) -> None:
     world.store.delete("llm/other")
-    assert world.code(world.asked(("llm/key", "llm/other"))) is Code.SECRET_UNKNOWN
+    assert world.code(world.asked(("llm/key", "llm/other"))) is ReasonCode.SECRET_UNKNOWN
 
 
 def test_a_store_that_was_altered_releases_nothing(world: World, tmp_path: Path) -> None:
     path = tmp_path / "secrets"
     path.write_bytes(path.read_bytes().replace(b"llm/key", b"llm/kex"))
-    assert world.code(world.asked()) is Code.SECRET_STORE_INVALID
+    assert world.code(world.asked()) is ReasonCode.SECRET_STORE_INVALID
 
 
 def test_a_binding_key_that_is_no_point_or_brings_its_private_half_is_refused(world: World) -> None:
@@ -238,19 +238,19 @@ def test_a_binding_key_that_is_no_point_or_brings_its_private_half_is_refused(wo
         with pytest.raises(MalformedEvidence):
             BindingKey(bad)
     world.with_result(binding_key={**good, "crv": "P-384"})
-    assert world.code(world.asked(), 400) is Code.RESULT_MALFORMED
+    assert world.code(world.asked(), 400) is ReasonCode.RESULT_MALFORMED
 
 
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        (b"", 400, Code.JSON_INVALID),
-        (b"[]", 400, Code.JSON_INVALID),
-        (b'{"token": "a"}', 400, Code.SCHEMA_MISMATCH),
-        (b'{"token": "a", "body": "!", "signature": "AA"}', 400, Code.ENCODING_NOT_CANONICAL),
-        (b'{"token": "a", "token": "b", "body": "AA", "signature": "AA"}', 400, Code.JSON_INVALID),
-        (b"[" * 60_000, 400, Code.JSON_INVALID),
-        (b" " * 70_000, 413, Code.BODY_TOO_LARGE),
+        (b"", 400, ReasonCode.JSON_INVALID),
+        (b"[]", 400, ReasonCode.JSON_INVALID),
+        (b'{"token": "a"}', 400, ReasonCode.SCHEMA_MISMATCH),
+        (b'{"token": "a", "body": "!", "signature": "AA"}', 400, ReasonCode.ENCODING_NOT_CANONICAL),
+        (b'{"token": "a", "token": "b", "body": "AA", "signature": "AA"}', 400, ReasonCode.JSON_INVALID),
+        (b"[" * 60_000, 400, ReasonCode.JSON_INVALID),
+        (b" " * 70_000, 413, ReasonCode.BODY_TOO_LARGE),
     ],
 )
 def test_a_body_without_form_is_refused_by_its_own_code(
@@ -261,7 +261,7 @@ def test_a_body_without_form_is_refused_by_its_own_code(
 
 def test_a_store_that_cannot_write_denies_and_says_to_try_again(world: World) -> None:
     world.database.close()
-    assert world.code(world.asked(), 503) is Code.STORE_UNAVAILABLE
+    assert world.code(world.asked(), 503) is ReasonCode.STORE_UNAVAILABLE
 
 
 def test_a_fault_of_ours_grants_nothing_and_tells_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_a_fault_of_ours_grants_nothing_and_tells_nothing(world: World, monkeypa
 
     monkeypatch.setattr(world.store, "read", broken)
     with capture_logs() as logs:
-        assert world.code(world.asked(), 500) is Code.INTERNAL_ERROR
+        assert world.code(world.asked(), 500) is ReasonCode.INTERNAL_ERROR
     assert [entry["event"] for entry in logs] == ["release_failed"]
     assert "model key" not in json.dumps(logs)
 
@@ -313,7 +313,7 @@ def test_a_running_lease_is_not_given_to_another_binding_key(world: World) -> No
     world.post(world.asked())
     world.binding = ec.generate_private_key(ec.SECP256R1())
     world.with_result()
-    assert world.code(world.asked()) is Code.LEASE_HELD
+    assert world.code(world.asked()) is ReasonCode.LEASE_HELD
 
 
 def test_another_boot_and_another_pod_get_leases_of_their_own(world: World) -> None:
@@ -369,7 +369,7 @@ def test_releases_and_denials_are_logged_without_content_or_token(world: World) 
     assert [entry["event"] for entry in logs] == ["secret_released", "secret_release_denied", "secret_release_denied"]
     assert logs[0]["request_id"] == "request-0001"
     assert logs[0]["leases"][0]["secret"] == "llm/key"
-    assert logs[1]["reasons"][0]["code"] == Code.REQUEST_REPLAYED.value
+    assert logs[1]["reasons"][0]["code"] == ReasonCode.REQUEST_REPLAYED.value
     text = json.dumps(logs)
     for hidden in (token, token.split(".")[2], posted.signature, "the model key"):
         assert hidden not in text
@@ -382,3 +382,13 @@ def test_a_request_id_that_is_no_harmless_text_is_replaced(world: World) -> None
             assert answer.headers["x-request-id"] != claimed
     assert len({entry["request_id"] for entry in logs}) == 3
     assert structlog.get_logger() is not None
+
+
+def test_the_attesters_own_reader_opens_what_the_broker_encrypts(world: World) -> None:
+    def agree(x: bytes, y: bytes) -> bytearray:
+        numbers = ec.EllipticCurvePublicNumbers(int.from_bytes(x), int.from_bytes(y), ec.SECP256R1())
+        return bytearray(world.binding.exchange(ec.ECDH(), numbers.public_key()))
+
+    for _ in range(4):
+        answer = world.post(world.asked())
+        assert open_jwe(answer.json()["secrets"][0]["jwe"], agree) == SECRET

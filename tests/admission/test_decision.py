@@ -36,7 +36,6 @@ from tests.admission.world import (
 from verifier.wire.codes import ReasonCode
 from verifier.wire.result import BaselineRef, Verdict
 
-Code = ReasonCode
 OTHER_IMAGE = "registry.example/tool@sha256:" + "b" * 64
 BAD_NODE = a_result(verdict=Verdict.CONTRAINDICATED)
 KEY = {"kty": "EC"}
@@ -82,7 +81,7 @@ def test_a_governed_pod_with_listed_images_is_allowed() -> None:
 )
 def test_one_unlisted_image_of_any_kind_denies_the_pod(role: Any, image: str) -> None:
     pod = a_pod(images=(PodImage("container", "main", IMAGE), PodImage(role, "extra", image)))
-    assert codes(decide_pod_create(a_cluster(), pod, NOW)) == [Code.WORKLOAD_IMAGE_NOT_ALLOWED]
+    assert codes(decide_pod_create(a_cluster(), pod, NOW)) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED]
 
 
 def test_a_tag_beside_the_listed_digest_changes_nothing() -> None:
@@ -101,7 +100,7 @@ def test_a_tag_beside_the_listed_digest_changes_nothing() -> None:
 )
 def test_a_toleration_of_the_unverified_taint_or_of_every_taint_is_denied(toleration: Toleration) -> None:
     decision = decide_pod_create(a_cluster(), a_pod(tolerations=(toleration,)), NOW)
-    assert codes(decision) == [Code.WORKLOAD_TOLERATION_FORBIDDEN]
+    assert codes(decision) == [ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN]
 
 
 def test_a_toleration_of_another_taint_is_fine() -> None:
@@ -111,7 +110,7 @@ def test_a_toleration_of_another_taint_is_fine() -> None:
 
 def test_a_pod_set_directly_onto_an_unverified_node_is_denied_with_the_nodes_reasons() -> None:
     decision = decide_pod_create(a_cluster(result=BAD_NODE), a_pod(node_name=NODE), NOW)
-    assert codes(decision) == [Code.NODE_NAME_SET_DIRECTLY, Code.NODE_NOT_VERIFIED]
+    assert codes(decision) == [ReasonCode.NODE_NAME_SET_DIRECTLY, ReasonCode.NODE_NOT_VERIFIED]
 
 
 def test_a_pod_set_directly_onto_a_verified_node_is_allowed() -> None:
@@ -122,17 +121,17 @@ def test_a_workload_label_is_worn_only_by_pods_of_that_workload() -> None:
     label = {"nodewarden.dev/workload": "llm"}
     assert decide_pod_create(a_cluster(), a_pod(labels=label), NOW) == Allow()
     foreign = a_pod(labels=label, service_account="web")
-    assert codes(decide_pod_create(a_cluster(), foreign, NOW)) == [Code.WORKLOAD_LABEL_FORGED]
+    assert codes(decide_pod_create(a_cluster(), foreign, NOW)) == [ReasonCode.WORKLOAD_LABEL_FORGED]
 
 
 def test_a_missing_policy_denies_instead_of_meaning_no_rules() -> None:
-    assert codes(decide_pod_create(a_cluster(policies=()), a_pod(), NOW)) == [Code.POLICY_UNKNOWN]
+    assert codes(decide_pod_create(a_cluster(policies=()), a_pod(), NOW)) == [ReasonCode.POLICY_UNKNOWN]
 
 
 @pytest.mark.parametrize("demand", ["h200-prod", "h200-prod@4", "h200-prod@4.2.0 ", "@4.2.0", "h100@4.2.0", ""])
 def test_a_minimum_baseline_that_cannot_be_meant_is_denied(demand: str) -> None:
     pod = a_pod(annotations={"nodewarden.dev/min-baseline": demand})
-    assert codes(decide_pod_create(a_cluster(), pod, NOW)) == [Code.MIN_BASELINE_INVALID]
+    assert codes(decide_pod_create(a_cluster(), pod, NOW)) == [ReasonCode.MIN_BASELINE_INVALID]
 
 
 def test_an_enforcement_of_warn_or_audit_lets_the_pod_through_and_says_what_it_would_have_denied() -> None:
@@ -143,7 +142,11 @@ def test_an_enforcement_of_warn_or_audit_lets_the_pod_through_and_says_what_it_w
         assert isinstance(decision, Allow)
         noted = decision.warnings if enforcement == "warn" else decision.audited
         found = {failure.code for failure in noted}
-        assert found == {Code.WORKLOAD_IMAGE_NOT_ALLOWED, Code.NODE_NAME_SET_DIRECTLY, Code.NODE_NOT_VERIFIED}
+        assert found == {
+            ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED,
+            ReasonCode.NODE_NAME_SET_DIRECTLY,
+            ReasonCode.NODE_NOT_VERIFIED,
+        }
         assert steer(state, a_pod(), {}, NOW) is None
 
 
@@ -153,10 +156,10 @@ def test_an_exemption_holds_for_its_service_account_until_it_expires() -> None:
     decision = decide_binding(state, a_binding(), NOW)
     assert isinstance(decision, Allow)
     assert decision.exemptions == ("h200-prod: INC-1",)
-    assert codes(decide_binding(state, a_binding(), NOW + 1)) == [Code.NODE_NOT_VERIFIED]
+    assert codes(decide_binding(state, a_binding(), NOW + 1)) == [ReasonCode.NODE_NOT_VERIFIED]
     other = a_policy(exemptions=(Exemption("ml", "web", "INC-1", NOW + 1),))
     assert codes(decide_binding(a_cluster(policies=(other,), result=BAD_NODE), a_binding(), NOW)) == [
-        Code.NODE_NOT_VERIFIED
+        ReasonCode.NODE_NOT_VERIFIED
     ]
 
 
@@ -165,17 +168,17 @@ def test_a_selector_adds_a_stricter_policy_and_keeps_the_workloads_own() -> None
     workload = a_workload(stricter=(StricterRule({"tier": "gold"}, "h200-gold"),))
     pod = a_pod(labels={"tier": "gold"})
     state = a_cluster(pod=pod, policies=(a_policy(), gold), workloads=(workload,))
-    assert codes(decide_binding(state, a_binding(), NOW)) == [Code.BASELINE_BELOW_FLOOR]
+    assert codes(decide_binding(state, a_binding(), NOW)) == [ReasonCode.BASELINE_BELOW_FLOOR]
     assert decide_binding(replace(state, pods={("ml", "llm-0"): a_pod()}), a_binding(), NOW) == Allow()
     lax = a_policy(name="h200-gold", baselines={"h200-prod": (0, 0, 1)}, accept=frozenset(Verdict))
     state = a_cluster(pod=pod, policies=(a_policy(), lax), workloads=(workload,), result=BAD_NODE)
-    assert codes(decide_binding(state, a_binding(), NOW)) == [Code.NODE_NOT_VERIFIED]
+    assert codes(decide_binding(state, a_binding(), NOW)) == [ReasonCode.NODE_NOT_VERIFIED]
 
 
 def test_a_pod_of_two_workloads_must_satisfy_both() -> None:
     second = a_workload(name="second", images=frozenset({OTHER_IMAGE}))
     state = a_cluster(workloads=(a_workload(), second))
-    assert codes(decide_pod_create(state, a_pod(), NOW)) == [Code.WORKLOAD_IMAGE_NOT_ALLOWED]
+    assert codes(decide_pod_create(state, a_pod(), NOW)) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED]
 
 
 # --- updating pods ---
@@ -190,12 +193,12 @@ def test_an_update_that_changes_nothing_of_ours_is_allowed_even_on_a_pod_that_br
 @pytest.mark.parametrize("role", ["container", "ephemeral"])
 def test_an_update_to_an_unlisted_image_is_denied(role: Any) -> None:
     new = a_pod(images=(*a_pod().images, PodImage(role, "debug", OTHER_IMAGE)))
-    assert codes(decide_pod_update(a_cluster(), a_pod(), new, NOW)) == [Code.WORKLOAD_IMAGE_NOT_ALLOWED]
+    assert codes(decide_pod_update(a_cluster(), a_pod(), new, NOW)) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED]
 
 
 def test_an_update_that_adds_a_wildcard_toleration_is_denied() -> None:
     new = a_pod(tolerations=(Toleration("", "Exists", ""),))
-    assert codes(decide_pod_update(a_cluster(), a_pod(), new, NOW)) == [Code.WORKLOAD_TOLERATION_FORBIDDEN]
+    assert codes(decide_pod_update(a_cluster(), a_pod(), new, NOW)) == [ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN]
 
 
 @pytest.mark.parametrize(
@@ -208,20 +211,20 @@ def test_an_update_that_adds_a_wildcard_toleration_is_denied() -> None:
 )
 def test_label_and_floor_of_a_governed_pod_cannot_be_changed(old: dict[str, Any], new: dict[str, Any]) -> None:
     decision = decide_pod_update(a_cluster(), a_pod(**old), a_pod(**new), NOW)
-    assert codes(decision) == [Code.WORKLOAD_LABEL_CHANGED]
+    assert codes(decision) == [ReasonCode.WORKLOAD_LABEL_CHANGED]
 
 
 def test_a_label_that_picked_a_stricter_policy_cannot_be_dropped() -> None:
     workload = a_workload(stricter=(StricterRule({"tier": "gold"}, "h200-gold"),))
     state = a_cluster(policies=(a_policy(), a_policy(name="h200-gold")), workloads=(workload,))
     decision = decide_pod_update(state, a_pod(labels={"tier": "gold"}), a_pod(), NOW)
-    assert codes(decision) == [Code.WORKLOAD_LABEL_CHANGED]
+    assert codes(decision) == [ReasonCode.WORKLOAD_LABEL_CHANGED]
 
 
 def test_a_pod_that_no_workload_governs_cannot_put_on_the_label_later() -> None:
     old = a_pod(service_account="web")
     worn = replace(old, labels={"nodewarden.dev/workload": "llm"})
-    assert codes(decide_pod_update(a_cluster(), old, worn, NOW)) == [Code.WORKLOAD_LABEL_FORGED]
+    assert codes(decide_pod_update(a_cluster(), old, worn, NOW)) == [ReasonCode.WORKLOAD_LABEL_FORGED]
     assert decide_pod_update(a_cluster(), worn, old, NOW) == Allow()
 
 
@@ -235,14 +238,14 @@ def test_a_pod_may_be_bound_to_a_verified_node() -> None:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"pod_uid": ""}, Code.BINDING_UID_MISSING),
-        ({"pod_uid": "another"}, Code.POD_UID_MISMATCH),
-        ({"pod_name": "llm-9"}, Code.POD_UNKNOWN),
-        ({"node_name": "gpu-9"}, Code.NODE_UNKNOWN_TO_CLUSTER),
-        ({"metadata_keys": frozenset({"nodewarden.dev/workload"})}, Code.BINDING_METADATA_FORBIDDEN),
+        ({"pod_uid": ""}, ReasonCode.BINDING_UID_MISSING),
+        ({"pod_uid": "another"}, ReasonCode.POD_UID_MISMATCH),
+        ({"pod_name": "llm-9"}, ReasonCode.POD_UNKNOWN),
+        ({"node_name": "gpu-9"}, ReasonCode.NODE_UNKNOWN_TO_CLUSTER),
+        ({"metadata_keys": frozenset({"nodewarden.dev/workload"})}, ReasonCode.BINDING_METADATA_FORBIDDEN),
         (
             {"metadata_keys": frozenset({"nodewarden.node-restriction.kubernetes.io/verified"})},
-            Code.BINDING_METADATA_FORBIDDEN,
+            ReasonCode.BINDING_METADATA_FORBIDDEN,
         ),
     ],
 )
@@ -251,16 +254,16 @@ def test_a_binding_with_one_wrong_part_is_denied_for_it(changes: dict[str, Any],
 
 
 def test_a_binding_of_a_pod_that_is_being_deleted_is_denied() -> None:
-    assert codes(decide_binding(a_cluster(pod=a_pod(deleting=True)), a_binding(), NOW)) == [Code.POD_DELETING]
+    assert codes(decide_binding(a_cluster(pod=a_pod(deleting=True)), a_binding(), NOW)) == [ReasonCode.POD_DELETING]
 
 
 def test_a_binding_to_an_unverified_node_is_denied() -> None:
-    assert codes(decide_binding(a_cluster(result=BAD_NODE), a_binding(), NOW)) == [Code.NODE_NOT_VERIFIED]
+    assert codes(decide_binding(a_cluster(result=BAD_NODE), a_binding(), NOW)) == [ReasonCode.NODE_NOT_VERIFIED]
 
 
 def test_a_pods_annotation_raises_the_floor_at_binding() -> None:
     pod = a_pod(annotations={"nodewarden.dev/min-baseline": "h200-prod@4.3.0"})
-    assert codes(decide_binding(a_cluster(pod=pod), a_binding(), NOW)) == [Code.BASELINE_BELOW_FLOOR]
+    assert codes(decide_binding(a_cluster(pod=pod), a_binding(), NOW)) == [ReasonCode.BASELINE_BELOW_FLOOR]
 
 
 def test_a_binding_in_a_namespace_without_workloads_is_nobodys_business() -> None:
@@ -271,7 +274,7 @@ def test_a_binding_of_an_ungoverned_pod_is_allowed_unless_the_view_knows_another
     state = a_cluster(pod=a_pod(service_account="web"))
     assert decide_binding(state, a_binding(), NOW) == Allow()
     assert decide_binding(state, a_binding(pod_uid=""), NOW) == Allow()
-    assert codes(decide_binding(state, a_binding(pod_uid="newer"), NOW)) == [Code.POD_UID_MISMATCH]
+    assert codes(decide_binding(state, a_binding(pod_uid="newer"), NOW)) == [ReasonCode.POD_UID_MISMATCH]
 
 
 # --- release ---
@@ -298,11 +301,11 @@ def test_a_listed_secret_is_released_to_the_live_pod_on_its_verified_node() -> N
 @pytest.mark.parametrize(
     ("identity", "code"),
     [
-        ({"pod_uid": "old"}, Code.POD_UID_MISMATCH),
-        ({"pod_name": "llm-9"}, Code.POD_UNKNOWN),
-        ({"node_uid": "old"}, Code.NODE_MISMATCH),
-        ({"node_name": "gpu-9"}, Code.NODE_UNKNOWN_TO_CLUSTER),
-        ({"service_account": "web"}, Code.POD_UID_MISMATCH),
+        ({"pod_uid": "old"}, ReasonCode.POD_UID_MISMATCH),
+        ({"pod_name": "llm-9"}, ReasonCode.POD_UNKNOWN),
+        ({"node_uid": "old"}, ReasonCode.NODE_MISMATCH),
+        ({"node_name": "gpu-9"}, ReasonCode.NODE_UNKNOWN_TO_CLUSTER),
+        ({"service_account": "web"}, ReasonCode.POD_UID_MISMATCH),
     ],
 )
 def test_a_token_of_another_pod_or_node_gets_nothing(identity: dict[str, Any], code: ReasonCode) -> None:
@@ -312,11 +315,11 @@ def test_a_token_of_another_pod_or_node_gets_nothing(identity: dict[str, Any], c
 @pytest.mark.parametrize(
     ("pod", "code"),
     [
-        ({"node_name": ""}, Code.NODE_MISMATCH),
-        ({"node_name": "gpu-2"}, Code.NODE_MISMATCH),
-        ({"node_name": NODE, "deleting": True}, Code.POD_DELETING),
-        ({"node_name": NODE, "ended": True}, Code.POD_DELETING),
-        ({"node_name": NODE, "images": (PodImage("init", "x", OTHER_IMAGE),)}, Code.WORKLOAD_IMAGE_NOT_ALLOWED),
+        ({"node_name": ""}, ReasonCode.NODE_MISMATCH),
+        ({"node_name": "gpu-2"}, ReasonCode.NODE_MISMATCH),
+        ({"node_name": NODE, "deleting": True}, ReasonCode.POD_DELETING),
+        ({"node_name": NODE, "ended": True}, ReasonCode.POD_DELETING),
+        ({"node_name": NODE, "images": (PodImage("init", "x", OTHER_IMAGE),)}, ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED),
     ],
 )
 def test_a_pod_elsewhere_or_ending_or_with_a_foreign_image_gets_nothing(pod: dict[str, Any], code: ReasonCode) -> None:
@@ -325,23 +328,23 @@ def test_a_pod_elsewhere_or_ending_or_with_a_foreign_image_gets_nothing(pod: dic
 
 def test_an_unlisted_secret_denies_the_whole_request() -> None:
     decision = released(release_state(), secrets=("llm/key", "db/password"))
-    assert codes(decision) == [Code.SECRET_NOT_ALLOWED]
+    assert codes(decision) == [ReasonCode.SECRET_NOT_ALLOWED]
 
 
 def test_a_pod_that_no_workload_governs_gets_no_secret() -> None:
     pod = a_pod(node_name=NODE, service_account="web")
     decision = released(release_state(pod=pod), an_identity(service_account="web"))
-    assert codes(decision) == [Code.SECRET_NOT_ALLOWED]
+    assert codes(decision) == [ReasonCode.SECRET_NOT_ALLOWED]
 
 
 @pytest.mark.parametrize(
     ("result", "code"),
     [
-        ({"verdict": Verdict.CONTRAINDICATED}, Code.NODE_NOT_VERIFIED),
-        ({"expires_at": NOW - 1}, Code.RESULT_EXPIRED),
-        ({"baseline": BaselineRef("h200-prod", "1.0.0", "")}, Code.BASELINE_BELOW_FLOOR),
-        ({"binding_key": None}, Code.RESULT_WITHOUT_BINDING_KEY),
-        ({"boot_id": None}, Code.RESULT_WITHOUT_BINDING_KEY),
+        ({"verdict": Verdict.CONTRAINDICATED}, ReasonCode.NODE_NOT_VERIFIED),
+        ({"expires_at": NOW - 1}, ReasonCode.RESULT_EXPIRED),
+        ({"baseline": BaselineRef("h200-prod", "1.0.0", "")}, ReasonCode.BASELINE_BELOW_FLOOR),
+        ({"binding_key": None}, ReasonCode.RESULT_WITHOUT_BINDING_KEY),
+        ({"boot_id": None}, ReasonCode.RESULT_WITHOUT_BINDING_KEY),
     ],
 )
 def test_a_node_without_a_good_fresh_result_gets_nothing(result: dict[str, Any], code: ReasonCode) -> None:
@@ -351,13 +354,13 @@ def test_a_node_without_a_good_fresh_result_gets_nothing(result: dict[str, Any],
 def test_neither_enforcement_nor_exemption_lets_a_secret_out() -> None:
     lax = a_policy(enforcement="audit", exemptions=(Exemption("ml", "llm", "INC-1", NOW + 100),))
     state = release_state(policies=(lax,), result=replace(BAD_NODE, binding_key=KEY))
-    assert codes(released(state)) == [Code.NODE_NOT_VERIFIED]
+    assert codes(released(state)) == [ReasonCode.NODE_NOT_VERIFIED]
 
 
 def test_a_rebooted_or_recreated_node_gets_nothing() -> None:
-    assert codes(released(release_state(node=a_node(claimed_boot_id="later")))) == [Code.BOOT_MISMATCH]
+    assert codes(released(release_state(node=a_node(claimed_boot_id="later")))) == [ReasonCode.BOOT_MISMATCH]
     found = codes(released(release_state(node=a_node(uid="new"))))
-    assert found == [Code.NODE_MISMATCH, Code.RESULT_NODE_MISMATCH]
+    assert found == [ReasonCode.NODE_MISMATCH, ReasonCode.RESULT_NODE_MISMATCH]
 
 
 def test_the_shortest_lease_of_several_workloads_holds() -> None:
@@ -373,4 +376,4 @@ def test_two_secrets_that_workloads_give_one_file_name_are_not_released_together
     )
     state = release_state(workloads=(a_workload(), second))
     assert isinstance(released(state, secrets=("other/key",)), Release)
-    assert codes(released(state, secrets=("llm/key", "other/key"))) == [Code.SECRET_NOT_ALLOWED]
+    assert codes(released(state, secrets=("llm/key", "other/key"))) == [ReasonCode.SECRET_NOT_ALLOWED]
