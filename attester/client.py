@@ -30,6 +30,8 @@ COMPRESS_FROM_BYTES = 16 * 1024
 """A steady bundle (log known by digest) is smaller and goes as it is."""
 EXCHANGE_FACTOR = 2.0
 """A whole exchange may take this many request time-outs, each of which bounds only the wait for one part."""
+KEEP_ALIVE_SECONDS = 600.0
+"""Longer than any interval between rounds, so that a steady round needs no new handshake; the server may end it."""
 
 AnswerT = TypeVar("AnswerT", bound=Message)
 
@@ -115,7 +117,10 @@ def open_client(
     timeout = httpx.Timeout(float(request_timeout_seconds), connect=float(connect_timeout_seconds))
     # Answers are small and some quote what the server was sent: compressed ones are not asked for.
     headers = {"accept-encoding": "identity", "user-agent": "nodewarden-attester"}
-    with httpx.Client(base_url=url, verify=context, timeout=timeout, headers=headers, trust_env=False) as http:
+    limits = httpx.Limits(max_keepalive_connections=1, keepalive_expiry=KEEP_ALIVE_SECONDS)
+    with httpx.Client(
+        base_url=url, verify=context, timeout=timeout, limits=limits, headers=headers, trust_env=False
+    ) as http:
         yield Client(http, EXCHANGE_FACTOR * request_timeout_seconds)
 
 

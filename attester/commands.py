@@ -140,8 +140,8 @@ def secret(
     require_private_directory(out)
     token = read_token(token_file)
     timeouts = settings.connect_timeout_seconds, settings.request_timeout_seconds
-    with using_tpm(settings) as tpm, open_client(settings.broker_url, settings.ca_file, *timeouts) as broker:
-        opened = fetch_secrets(tpm, node.ak, node.enrolment, settings, broker, token, tuple(names), _now)
+    with open_client(settings.broker_url, settings.ca_file, *timeouts) as broker:
+        opened = fetch_secrets(node, broker, token, tuple(names), _now)
     files = [out / _file_name(one.claimed_path) for one in opened]
     if len(set(files)) != len(files):
         raise MalformedEvidence(ReasonCode.JWE_MALFORMED, "secrets.path", "two secrets for one file")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from attester.binding_key import agree, kept_boot_key
 from attester.client import Client
 from attester.jwe import open_jwe
 from attester.keys import AttestationKey, sign_request
-from attester.settings import AttesterSettings
+from attester.rounds import Clock, Node, using_tpm
 from attester.state import Enrolment
 from attester.tpm import Tpm, tpm_errors
 from verifier.wire.codes import ReasonCode
@@ -76,15 +75,14 @@ def open_secrets(
 
 
 def fetch_secrets(
-    tpm: Tpm,
-    ak: AttestationKey,
-    node: Enrolment,
-    settings: AttesterSettings,
-    broker: Client,
-    pod_token: bytes,
-    names: tuple[str, ...],
-    clock: Callable[[], int],
+    node: Node, broker: Client, pod_token: bytes, names: tuple[str, ...], clock: Clock
 ) -> tuple[OpenedSecret, ...]:
-    """The secrets `names` for the pod whose token is `pod_token`, opened. Raises as its two halves and the client."""
-    envelope = request_secrets(tpm, ak, node, pod_token, names, clock())
-    return open_secrets(tpm, ak, broker.release(envelope), names, settings.runtime_dir)
+    """The secrets `names` for the pod whose token is `pod_token`, opened.
+
+    The TPM is not held while the broker works. Raises as the two halves and the client do.
+    """
+    with using_tpm(node.settings) as tpm:
+        envelope = request_secrets(tpm, node.ak, node.enrolment, pod_token, names, clock())
+    released = broker.release(envelope)
+    with using_tpm(node.settings) as tpm:
+        return open_secrets(tpm, node.ak, released, names, node.settings.runtime_dir)

@@ -56,11 +56,11 @@ def using_tpm(settings: AttesterSettings) -> Iterator[Tpm]:
         yield tpm
 
 
-def ask_challenge(tpm: Tpm, node: Node, client: Client, now: int) -> ChallengeResponse:
-    """A fresh challenge for this node, asked for in a request that its AK signs."""
+def ask_challenge(node: Node, client: Client, now: int) -> ChallengeResponse:
+    """A fresh challenge for this node, asked for in a request that its AK signs at `now` (seconds since 1970)."""
     request = ChallengeRequest(jti=secrets.token_urlsafe(24), iat=now, node_id=node.enrolment.node_id)
     body = canonical_json(request.model_dump(mode="json"))
-    with tpm_errors("attestation key"), node.ak.loaded(tpm) as handle:
+    with using_tpm(node.settings) as tpm, tpm_errors("attestation key"), node.ak.loaded(tpm) as handle:
         signed = sign_request(tpm, handle, RequestLabel.CHALLENGE, body)
     return client.challenge(signed)
 
@@ -71,8 +71,7 @@ def attest(node: Node, client: Client, challenge: ChallengeResponse | None, cloc
     The TPM is held only while it works, not while the network does. Raises what collecting and the client raise.
     """
     if challenge is None:
-        with using_tpm(node.settings) as tpm:
-            challenge = ask_challenge(tpm, node, client, clock())
+        challenge = ask_challenge(node, client, clock())
     try:
         return client.send_evidence(_evidence(node, challenge))
     except Rejection as refusal:

@@ -138,3 +138,11 @@ def test_every_setting_is_documented() -> None:
     for name in AttesterSettings.model_fields:
         declaration = source.partition(f"    {name}: ")[2].partition("\n")[2].lstrip()
         assert declaration.startswith('"""'), name
+
+
+def test_every_setting_is_read_by_some_part_of_the_attester() -> None:
+    # A setting that nothing reads protects nothing, whatever its documentation says.
+    folder = Path(inspect.getsourcefile(settings_module) or "").parent
+    parts = [path.read_text() for path in folder.rglob("*.py") if path.name != "settings.py"]
+    unread = [name for name in AttesterSettings.model_fields if not any(f"settings.{name}" in part for part in parts)]
+    assert unread == []

@@ -147,8 +147,7 @@ def test_a_verifier_that_forgot_the_boot_log_gets_it_in_the_same_round(
     enrol_listed(settings, live)
     node = enrolled_node(settings)
     with client_of(settings) as client:
-        with using_tpm(settings) as connection:
-            challenge = ask_challenge(connection, node, client, now())
+        challenge = ask_challenge(node, client, now())
         assert challenge.collect.boot_log_known_sha256 is None
         claimed = challenge.collect.model_copy(update={"boot_log_known_sha256": hashlib.sha256(BOOT_LOG).hexdigest()})
         mistaken: ChallengeResponse = challenge.model_copy(update={"collect": claimed})
