@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from itertools import product
@@ -33,6 +35,7 @@ from verifier.wire.recording import recording_from_files
 from verifier.wire.result import Verdict
 
 pytestmark = pytest.mark.swtpm
+ROOT = Path(__file__).parent.parent.parent
 every_pair = pytest.mark.parametrize(("ek", "ak"), list(product(EkType, AkType)), ids=lambda kind: kind.value)
 
 
@@ -233,6 +236,27 @@ def test_collect_records_what_the_verifier_reads_with_the_ima_log_beside_it(
     assert recording.bundle.claimed_node_id == recording.enrolment.node_id
     # Unenrolled, the binding key is forgotten: another AK's certificate must not be offered later.
     assert (settings.runtime_dir / "binding-key.json").exists() is enrolled
+
+
+def test_a_collected_recording_is_judged_affirming_by_the_appraise_command(
+    tpm: SoftwareTpm, live: LiveVerifier, tmp_path: Path
+) -> None:
+    tpm.extend_boot_log(BOOT_LOG)
+    config = config_file(tmp_path, settings_at(tmp_path, tpm, live))
+    out = tmp_path / "recorded"
+    done = CliRunner().invoke(attester_app, ["collect", "--out", str(out), "--config", str(config)])
+    assert done.exit_code == 0, done.output
+    verifier = tmp_path / "verifier"
+    options = ["--baseline", str(verifier / "baselines/test.yaml"), "--endorsements", str(verifier / "endorsements")]
+    judged = subprocess.run(
+        [sys.executable, str(ROOT / "nodewarden.py"), "appraise", str(out), *options, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert json.loads(judged.stdout)["verdict"] == "affirming"
 
 
 def test_collect_says_that_there_is_no_ima_log_and_writes_over_nothing(
