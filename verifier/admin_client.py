@@ -57,6 +57,6 @@ def _refusal(status: int, problem: dict[str, Any], path: str) -> Refusal:
     detail = f"{problem.get('detail')} (request {problem.get('request_id')})"
     if status >= 500:
         return Unavailable(code, path, detail)
-    if status in (400, 408, 413):
+    if status in (400, 413):
         return MalformedEvidence(code, path, detail)
     return Rejection(code, path, detail)

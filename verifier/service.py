@@ -8,9 +8,9 @@ So a stranger's evidence costs little and changes nothing, and a crash at any po
 from __future__ import annotations
 
 import hashlib
-import json
-import secrets
 from dataclasses import dataclass
+
+from pydantic_core import to_json
 
 from verifier.appraisal.appraise import Appraisal, appraise, rejected
 from verifier.appraisal.authenticate import AuthenticBundle, authenticate
@@ -21,13 +21,14 @@ from verifier.baselines import AssignedBaselines, BaselineSet
 from verifier.boot_cache import BootCache
 from verifier.clock import Clock
 from verifier.cluster_tokens import NodeTokens
+from verifier.entropy import Entropy
 from verifier.evidence.parse import ParsedBundle, parse_bundle
 from verifier.node_cache import KnownNode, NodeCache
 from verifier.results import ResultMaker, Signed
 from verifier.settings import Settings
 from verifier.store.ports import AttestationCommit, AuditEntry, NonceState, SequenceMoved, Store
 from verifier.wanted import Wanted
-from verifier.wire.bundle import EvidenceBundle, KnownBody, NodeId, Nonce, decode_bundle
+from verifier.wire.bundle import NONCE_BYTES, EvidenceBundle, KnownBody, NodeId, Nonce, decode_bundle
 from verifier.wire.challenge import AttestNowRequest, ChallengeRequest
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url
@@ -66,6 +67,7 @@ class Service:
         self._clock = clock
         self._node_tokens = node_tokens
         self._nodes = NodeCache()
+        self._entropy = Entropy()
         self._boots = BootCache(store.boot_log)
         self._binding_keys: dict[str, VerifiedBindingKey] = {}
         self.baselines = BaselineSet(())
@@ -192,7 +194,7 @@ class Service:
         challenge = self._next_challenge(node.record.node_id, assigned, now)
         await self._store.add_challenge(challenge, request.jti, request.iat + 2 * REQUEST_SKEW_SECONDS)
         known = self._store.known_boot_log(node.record.node_id)
-        return json.dumps(_challenge_json(challenge, known, self._settings.interval_seconds)).encode()
+        return to_json(_challenge_json(challenge, known, self._settings.interval_seconds))
 
     async def attest_now(self, message: bytes) -> bool:
         """Whether the verifier wants evidence before the interval is over; held up to 55 s. Raises as `challenge`."""
@@ -215,7 +217,7 @@ class Service:
 
     def _next_challenge(self, node_id: NodeId, assigned: AssignedBaselines, now: int) -> IssuedChallenge:
         return IssuedChallenge(
-            nonce=Nonce(secrets.token_bytes(32)),
+            nonce=Nonce(self._entropy.take(NONCE_BYTES)),
             node_id=node_id,
             pcr_bank=assigned.pcr_bank,
             pcrs=assigned.pcrs,
@@ -287,8 +289,7 @@ def _answer(node: KnownNode, signed: Signed, following: dict[str, object]) -> An
         "result": signed.stored.token,
         "next_challenge": following,
     }
-    body = json.dumps(fields, separators=(",", ":")).encode()
-    return Answered(body, node.record.node_id, signed.stored.verdict, signed.stored.sequence)
+    return Answered(to_json(fields), node.record.node_id, signed.stored.verdict, signed.stored.sequence)
 
 
 def _challenge_json(challenge: IssuedChallenge, known_log: bytes | None, interval_seconds: int) -> dict[str, object]:

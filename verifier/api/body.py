@@ -1,8 +1,7 @@
-"""Reading a request body: bounded in bytes, in time, and in what it decompresses to."""
+"""Reading a request body: bounded in bytes and in what it decompresses to. In time, `api/protocol.py` bounds it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -11,8 +10,6 @@ import zstandard
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 
-BODY_SECONDS = 10
-"""A whole body must arrive within this: a client that trickles holds a connection, not a worker (CVE-2023-38200)."""
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -25,7 +22,7 @@ class ClientGone(Exception):
 async def read_body(headers: dict[bytes, bytes], receive: Receive, max_bytes: int) -> bytes:
     """The whole body, decompressed where it is zstd; at most `max_bytes` before and after.
 
-    Raises MalformedEvidence `body-too-large`, `compression-invalid`, `request-timeout`.
+    Raises MalformedEvidence `body-too-large`, `compression-invalid`, ClientGone.
     """
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -40,20 +37,16 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, max_bytes: in
 
 
 async def _read(receive: Receive, max_bytes: int) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                body += message.get("body", b"")
-                if len(body) > max_bytes:
-                    raise _too_large(max_bytes)
-                if not message.get("more_body", False):
-                    return bytes(body)
-    except TimeoutError as error:
-        raise MalformedEvidence(ReasonCode.REQUEST_TIMEOUT, "body") from error
+    body: bytes = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        if not message.get("more_body", False):
+            return body
 
 
 def decompress(body: bytes, max_bytes: int) -> bytes:

@@ -7,7 +7,6 @@ route without an answer to that question.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +18,7 @@ import structlog
 from verifier.api.body import ClientGone, Receive, read_body
 from verifier.api.limits import RateLimiter
 from verifier.api.problems import CONTENT_TYPE_PROBLEM, internal_error, problem_body, status_of
+from verifier.entropy import Entropy
 from verifier.metrics import Metrics
 from verifier.roles import Identity, Role, Tokens
 from verifier.wire.codes import ReasonCode
@@ -28,6 +28,7 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{8,64}")
+_entropy = Entropy()
 _log = structlog.get_logger("nodewarden.verifier")
 
 
@@ -155,7 +156,7 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     # Attack: an identifier that forges log lines or headers (CVE-2022-23949).
     if claimed is not None and _REQUEST_ID.fullmatch(claimed) is not None:
         return claimed.decode("ascii")
-    return secrets.token_hex(8)
+    return _entropy.take(8).hex()
 
 
 def address_of(scope: Scope) -> str:

@@ -23,7 +23,6 @@ _STATUS: Mapping[ReasonCode, int] = {
     ReasonCode.REQUEST_REPLAYED: 409,
     ReasonCode.NODE_NAME_CONFLICT: 409,
     ReasonCode.EK_CONFLICT: 409,
-    ReasonCode.REQUEST_TIMEOUT: 408,
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 
+from pydantic_core import to_json
 from sqlalchemy import insert, select
 
 from verifier.appraisal.context import IssuedChallenge
@@ -132,4 +132,4 @@ def write_audit(transaction: Transaction, entry: AuditEntry) -> None:
         "node_name": entry.node_name,
         "detail": entry.detail,
     }
-    ADD_AUDIT.run(transaction.cursor, text=json.dumps(record, sort_keys=True, separators=(",", ":")))
+    ADD_AUDIT.run(transaction.cursor, text=to_json(record).decode())

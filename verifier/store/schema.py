@@ -150,7 +150,7 @@ AUDIT = Table(
     "audit",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    # Canonical JSON, exactly as the chain covers it.
+    # JSON, exactly as the chain covers it.
     Column("record", Text, nullable=False),
     sqlite_autoincrement=True,
 )

@@ -1,8 +1,12 @@
-"""Group commit: one thread writes, and concurrent units share one transaction and one sync to disk.
+"""Group commit: concurrent units share one transaction and one sync to disk.
 
 Guarantees: a unit is all or nothing (each runs in its own savepoint, so that one that fails takes no other with it);
-its future resolves only after COMMIT returned; when COMMIT fails, every unit of the batch fails. With
-synchronous=FULL a resolved future means that the change survives a power cut.
+its caller resumes only after COMMIT returned; when COMMIT fails, every unit of the batch fails. With synchronous=FULL a
+resumed caller means that the change survives a power cut.
+
+Statements run on the event loop, where they cost microseconds on cached pages; only COMMIT, which waits for the disk,
+runs on a thread of its own. While it does, the next batch gathers. (Statements on the thread made the two fight for the
+interpreter's lock at every statement; see docs/performance.md.)
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -25,6 +30,8 @@ MAX_BATCH = 256
 """Bounds how long the first unit of a batch waits for the last."""
 MAX_WAITING = 4096
 """Bounds memory: beyond it a write is refused at once rather than queued behind a stuck disk."""
+GATHER_SECONDS = 0.003
+"""Under load a batch waits so long for more units: little beside a network, and it makes one sync of many."""
 
 T = TypeVar("T")
 
@@ -47,15 +54,28 @@ class _Waiting(Generic[T]):
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    loop: asyncio.AbstractEventLoop
+    units: list[_Waiting[Any]]
+
+
 class GroupWriter:
-    """The only writer of this process. `write` may be called from one event loop."""
+    """The only writer of this process; it belongs to one event loop at a time."""
 
     def __init__(self, engine: Engine, on_commit: Callable[[], None]) -> None:
-        self._engine = engine
+        self._connection = engine.connect()
+        driver = self._connection.connection.driver_connection
+        if not isinstance(driver, sqlite3.Connection):
+            raise TypeError("this writer drives SQLite only")
+        self._transaction = Transaction(self._connection, driver.cursor())
         self._on_commit = on_commit
-        self._queue: queue.SimpleQueue[_Waiting[Any] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._waiting: deque[_Waiting[Any]] = deque()
+        self._busy = False
+        self._loaded = False
         self._closed = False
+        self._commits: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._commit_batches, name="store-commit", daemon=True)
         self._thread.start()
 
     async def write(self, unit: Callable[[Transaction], T]) -> T:
@@ -63,80 +83,86 @@ class GroupWriter:
 
         Raises what `unit` raised (its changes are undone), or Unavailable `store-unavailable`.
         """
-        if self._closed or self._queue.qsize() >= MAX_WAITING:
+        if self._closed or len(self._waiting) >= MAX_WAITING:
             raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "store", "too many writes are waiting")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Waiting(unit, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._waiting.append(_Waiting(unit, future))
+        if not self._busy:
+            self._busy = True
+            self._schedule(loop)
         return await future
 
     def close(self) -> None:
-        """Everything queued before is written; the thread has ended."""
+        """What was committed is durable; the thread has ended and the connection is closed."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._commits.put(None)
             self._thread.join()
+            self._transaction.cursor.close()
+            self._connection.close()
 
-    def _run(self) -> None:
-        with self._engine.connect() as connection:
-            driver = connection.connection.driver_connection
-            if not isinstance(driver, sqlite3.Connection):
-                raise TypeError("this writer drives SQLite only")
-            transaction = Transaction(connection, driver.cursor())
-            while self._one_batch(transaction):
-                pass
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loaded:
+            loop.call_later(GATHER_SECONDS, self._run_batch, loop)
+        else:
+            loop.call_soon(self._run_batch, loop)
 
-    def _one_batch(self, transaction: Transaction) -> bool:
-        first = self._queue.get()
-        batch: list[_Waiting[Any]] = []
-        waiting = first
-        while waiting is not None:
-            batch.append(waiting)
-            if len(batch) == MAX_BATCH:
-                break
-            try:
-                waiting = self._queue.get_nowait()
-            except queue.Empty:
-                break
-        if batch:
-            self._commit(transaction, batch)
-            self._resolve(batch)
-        return waiting is not None
-
-    def _commit(self, transaction: Transaction, batch: list[_Waiting[Any]]) -> None:
-        cursor = transaction.cursor
+    def _run_batch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the event loop: the statements of one batch; its COMMIT goes to the thread."""
+        batch = _Batch(loop, [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))])
+        self._loaded = len(batch.units) > 1
+        cursor = self._transaction.cursor
         try:
             cursor.execute("BEGIN IMMEDIATE")
-            for waiting in batch:
-                cursor.execute("SAVEPOINT unit")
-                try:
-                    waiting.outcome = waiting.unit(transaction)
-                except Exception as error:  # noqa: BLE001 - every failure belongs to the unit's caller, who denies
-                    cursor.execute("ROLLBACK TO unit")
-                    waiting.error = _store_error(error)
-                cursor.execute("RELEASE unit")
-            cursor.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - the batch is lost: each caller must hear of it
-            if cursor.connection.in_transaction:
-                cursor.execute("ROLLBACK")
-            for waiting in batch:
-                waiting.error = waiting.error or _store_error(error)
+            for waiting in batch.units:
+                self._run_unit(waiting)
+        except Exception as error:  # noqa: BLE001 - the batch is lost: each caller must hear of it, and deny
+            self._lose(batch, error)
+            self._resolve(batch)
+            return
+        self._commits.put(batch)
 
-    def _resolve(self, batch: list[_Waiting[Any]]) -> None:
-        # One wake-up of the event loop for the whole batch.
-        loop = batch[0].future.get_loop()
+    def _run_unit(self, waiting: _Waiting[Any]) -> None:
+        cursor = self._transaction.cursor
+        cursor.execute("SAVEPOINT unit")
+        try:
+            waiting.outcome = waiting.unit(self._transaction)
+        except Exception as error:  # noqa: BLE001 - every failure belongs to the unit's caller, who denies
+            cursor.execute("ROLLBACK TO unit")
+            waiting.error = _store_error(error)
+        cursor.execute("RELEASE unit")
 
-        def resolve() -> None:
-            for waiting in batch:
-                if waiting.future.cancelled():
-                    continue
-                if waiting.error is None:
-                    waiting.future.set_result(waiting.outcome)
-                else:
-                    waiting.future.set_exception(waiting.error)
-            self._on_commit()
+    def _commit_batches(self) -> None:
+        """On the thread: waits for the disk, with the interpreter's lock released."""
+        while (batch := self._commits.get()) is not None:
+            try:
+                self._transaction.cursor.execute("COMMIT")
+            except Exception as error:  # noqa: BLE001 - as in _run_batch
+                self._lose(batch, error)
+            if not batch.loop.is_closed():
+                batch.loop.call_soon_threadsafe(self._resolve, batch)
 
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(resolve)
+    def _lose(self, batch: _Batch, error: Exception) -> None:
+        if self._transaction.cursor.connection.in_transaction:
+            self._transaction.cursor.execute("ROLLBACK")
+        for waiting in batch.units:
+            waiting.error = waiting.error or _store_error(error)
+
+    def _resolve(self, batch: _Batch) -> None:
+        """On the event loop: every caller of the batch resumes, and the next batch begins."""
+        for waiting in batch.units:
+            if waiting.future.cancelled():
+                continue
+            if waiting.error is None:
+                waiting.future.set_result(waiting.outcome)
+            else:
+                waiting.future.set_exception(waiting.error)
+        self._on_commit()
+        if self._waiting:
+            self._schedule(batch.loop)
+        else:
+            self._busy = False
 
 
 def _store_error(error: Exception) -> Exception:

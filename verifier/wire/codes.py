@@ -68,7 +68,6 @@ class ReasonCode(StrEnum):
     REQUEST_SIGNATURE_INVALID = "request-signature-invalid", "Sign the request with the enrolled attestation key."
     REQUEST_NOT_FRESH = "request-not-fresh", "Set the machine's clock, then ask again."
     REQUEST_REPLAYED = "request-replayed", "Send each signed request once."
-    REQUEST_TIMEOUT = "request-timeout", "Send the whole request within ten seconds."
     STREAMS_EXHAUSTED = "streams-exhausted", "Close watches that are no longer needed, then try again."
     RATE_LIMITED = "rate-limited", "Wait and try again; the answer says how long."
     NODE_UNKNOWN = "node-unknown", "Enrol the node first with 'nodewarden attester enrol'."
