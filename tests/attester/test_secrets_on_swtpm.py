@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from jwcrypto.jwe import JWE
 from jwcrypto.jwk import JWK
 from typer.testing import CliRunner
 
+from admission.http_edge import problem
+from admission.secret_encryption import BindingKey
 from attester.binding_key import boot_key
 from attester.commands import attester_app
 from attester.state import write_enrolment
@@ -24,7 +25,7 @@ from nodewarden_demo.software_tpm import SoftwareTpm
 from tests.attester.machine import boot, enrolment_of, new_nonce, settings_for
 from tests.attester.scripted_server import Received, Scripted, answering
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Refusal
+from verifier.wire.failures import Failure, Refusal
 from verifier.wire.messages import bytes_of, decode_message
 from verifier.wire.release import ReleaseEnvelope, ReleaseRequest
 from verifier.wire.request_signature import load_request_key, verify_signed_request
@@ -56,9 +57,8 @@ class World:
         return CliRunner().invoke(attester_app, [*arguments, "--config", str(self.config), "--json"])
 
     def sealed(self, secret: bytes, jwk: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """`secret` as a JWE for the node's binding key, or another."""
-        header = json.dumps({"alg": "ECDH-ES+A256KW", "enc": "A256GCM"})
-        return dict(json.loads(JWE(secret, protected=header, recipient=JWK(**(jwk or self.jwk))).serialize()))
+        """`secret` as the broker's own code encrypts it, for the node's binding key or another."""
+        return BindingKey(jwk or self.jwk).encrypt(secret)
 
     def releases(self, *secrets: tuple[str, str, dict[str, Any]]) -> None:
         """From now on the broker answers with these: name, path, JWE."""
@@ -179,16 +179,9 @@ def test_after_a_reboot_a_secret_for_the_old_boot_does_not_open(world: World) ->
 
 
 def test_a_brokers_refusal_is_shown_with_its_code(world: World) -> None:
-    body = {
-        "type": "urn:nodewarden:reason:node-mismatch",
-        "title": "node-mismatch",
-        "status": 403,
-        "code": ReasonCode.NODE_MISMATCH.value,
-        "detail": "token and node differ",
-        "reasons": [],
-        "request_id": "r-1",
-    }
-    world.answer = lambda _: Scripted(403, (json.dumps(body).encode(),))
+    # The broker's own error body.
+    body = bytes(problem(403, (Failure(ReasonCode.NODE_MISMATCH, "token.node", "node-b", "node-a"),), "r-1").body)
+    world.answer = lambda _: Scripted(403, (body,))
     done = world.secret("a")
     assert refused(world, done) is ReasonCode.VERIFIER_REFUSED
     assert isinstance(done.exception, Refusal)
