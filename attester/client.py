@@ -25,7 +25,7 @@ from verifier.wire.release import ReleaseEnvelope, ReleaseResponse
 from verifier.wire.signed_request import SignedRequest, encode_signed_request
 from verifier.wire.verdict import EvidenceResponse, Problem
 
-MAX_ANSWER_BYTES = 1024 * 1024
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
 COMPRESS_FROM_BYTES = 16 * 1024
 """A steady bundle (log known by digest) is smaller and goes as it is."""
 EXCHANGE_FACTOR = 2.0

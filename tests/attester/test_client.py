@@ -91,7 +91,7 @@ def test_a_5xx_or_a_wait_is_unavailable(tmp_path: Path, status: int) -> None:
         Scripted(200, (b'{"verdict":"affirming","reasons":[],"result":"a","next_challenge":null,"x":1}',)),
         Scripted(204, (b"",)),
         Scripted(302, (b"",), {"location": "https://127.0.0.1:1/"}),
-        Scripted(200, (b"x" * 1_100_000,)),
+        Scripted(200, (b"x" * 2_200_000,)),
         Scripted(200, (GOOD,), {"content-encoding": "gzip"}),
         Scripted(502, (b"<html>a proxy's own page</html>",)),
     ],

@@ -35,7 +35,7 @@ class EvidenceResponse(Message):
     verdict: Annotated[Verdict, Field(strict=False)]
     reasons: Annotated[list[Reason], Field(max_length=256)]
     """Empty only for `affirming`, or when the verdict is bad for a cause that the result names."""
-    result: Annotated[str, Field(min_length=1, max_length=192 * 1024)]
+    result: Annotated[str, Field(min_length=1, max_length=1024 * 1024)]
     """The attestation result as a signed JWT. For people and tests; relying parties take it from the verifier."""
     next_challenge: ChallengeResponse | None
     """Null when the verifier wants the node to ask anew (revoked meanwhile, or shutting down)."""
