@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from admission.settings import BrokerSettings, Listen, Results, Tls, Tokens, Web
 from admission.webhook import webhook_app
 from verifier.wire.failures import Refusal
 
+KEY_FETCH_SECONDS = 60.0
+"""A verifier publishes a new key long before it signs with it."""
 KEEP_ALIVE_SECONDS = 120
 MAX_CONCURRENT_REQUESTS = 512
 
@@ -34,15 +37,19 @@ MAX_CONCURRENT_REQUESTS = 512
 class CurrentKeys:
     """The newest key set that could be read; `refresh` keeps the last good one and says so when it cannot."""
 
-    def __init__(self, read: Callable[[], KeySet]) -> None:
-        """Reads once. Raises as `read`."""
-        self._read = read
+    def __init__(self, read: Callable[[], KeySet], every_seconds: float = 0.0) -> None:
+        """Reads once. Raises as `read`. `refresh` reads again only `every_seconds` after the last time."""
+        self._read, self._every_seconds = read, every_seconds
+        self._read_at = time.monotonic()
         self._keys = read()
 
     def __call__(self) -> KeySet:
         return self._keys
 
     def refresh(self) -> None:
+        if time.monotonic() - self._read_at < self._every_seconds:
+            return
+        self._read_at = time.monotonic()
         try:
             self._keys = self._read()
         except Refusal as refusal:
@@ -53,7 +60,7 @@ def result_keys(results: Results) -> CurrentKeys:
     """The verifier's keys. Raises `setting-invalid`, `file-unreadable`, `verifier-unreachable`."""
     url, ca_file, file = results.jwks_url, results.jwks_ca_file, results.jwks_file
     if url is not None and ca_file is not None:
-        return CurrentKeys(lambda: fetch_key_set(url, ca_file, RESULT_ALGORITHMS))
+        return CurrentKeys(lambda: fetch_key_set(url, ca_file, RESULT_ALGORITHMS), KEY_FETCH_SECONDS)
     if file is None:
         raise AssertionError("settings hold one source of keys")
     return CurrentKeys(lambda: load_key_set(file, RESULT_ALGORITHMS))

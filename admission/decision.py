@@ -132,10 +132,11 @@ def decide_binding(state: ClusterState, binding: BindingRequest, now: int) -> Al
         return Deny((Failure(ReasonCode.POD_UNKNOWN, where),))
     governance = govern(state, pod, now)
     if governance is None:
-        # The view may be behind: another pod under the same name may be governed.
-        if binding.pod_uid and binding.pod_uid != pod.uid:
-            return Deny((Failure(ReasonCode.POD_UID_MISMATCH, where, binding.pod_uid, pod.uid),))
-        return Allow()
+        # Attack: bind a governed pod while the view still knows an ungoverned one under its name. Only the UID tells.
+        if binding.pod_uid == pod.uid:
+            return Allow()
+        code = ReasonCode.POD_UID_MISMATCH if binding.pod_uid else ReasonCode.BINDING_UID_MISSING
+        return Deny((Failure(code, where, binding.pod_uid or None, pod.uid),))
     stated: list[Failure] = []
     if not binding.pod_uid:
         stated.append(Failure(ReasonCode.BINDING_UID_MISSING, f"{where}.uid"))

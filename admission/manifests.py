@@ -169,8 +169,8 @@ class ManifestClusterView:
         except Refusal as refusal:
             self._report(refusal.failure)
 
-    def _fingerprint(self) -> tuple[tuple[str, int, int, int], ...]:
-        stamps = []
+    def _fingerprint(self) -> tuple[object, ...]:
+        stamps: list[object] = [self._verifier.key_ids()]
         for path in manifest_files(self._paths):
             try:
                 facts = path.stat()

@@ -57,6 +57,10 @@ class ResultVerifier:
         self._keys, self._issuer, self._audience, self._sequences = keys, issuer, audience, sequences
         self._lock = threading.Lock()
 
+    def key_ids(self) -> tuple[str, ...]:
+        """Which keys count now: when they change, a result that was refused may be good."""
+        return tuple(sorted(self._keys().keys))
+
     def verify(self, token: str) -> AttestationResult:
         """The result in `token`, remembered as the newest of its node.
 

@@ -270,10 +270,10 @@ def test_a_binding_in_a_namespace_without_workloads_is_nobodys_business() -> Non
     assert decide_binding(a_cluster(), a_binding(namespace="other", pod_name="x", pod_uid=""), NOW) == Allow()
 
 
-def test_a_binding_of_an_ungoverned_pod_is_allowed_unless_the_view_knows_another_pod_by_that_name() -> None:
+def test_a_binding_of_an_ungoverned_pod_must_name_that_pod_because_a_governed_one_may_have_its_name_by_now() -> None:
     state = a_cluster(pod=a_pod(service_account="web"))
     assert decide_binding(state, a_binding(), NOW) == Allow()
-    assert decide_binding(state, a_binding(pod_uid=""), NOW) == Allow()
+    assert codes(decide_binding(state, a_binding(pod_uid=""), NOW)) == [ReasonCode.BINDING_UID_MISSING]
     assert codes(decide_binding(state, a_binding(pod_uid="newer"), NOW)) == [ReasonCode.POD_UID_MISMATCH]
 
 

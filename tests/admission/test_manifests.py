@@ -292,3 +292,16 @@ def test_a_token_of_a_recreated_service_account_is_refused(directory: Directory)
     with pytest.raises(Rejection) as caught:
         directory.view.check_token(token, NOW)
     assert caught.value.code is ReasonCode.TOKEN_INVALID
+
+
+def test_a_result_under_a_new_key_counts_as_soon_as_the_key_is_known(directory: Directory) -> None:
+    old, new = directory.verifier, Signer("key-2")
+    known = [old.key_set()]
+    directory.view._verifier._keys = lambda: known[0]
+    directory.verifier = new
+    directory.attest(a_result(sequence=NOW * 1000 + 1))
+    directory.view.reload_if_changed()
+    assert getattr(directory.result, "code", None) is ReasonCode.RESULT_SIGNATURE_INVALID
+    known[0] = new.key_set()
+    directory.view.reload_if_changed()
+    assert directory.result == a_result(sequence=NOW * 1000 + 1)

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 
 from admission.assembly import CurrentKeys, build_broker, build_webhook, result_keys
-from admission.key_sets import fetch_key_set, load_key_set
+from admission.key_sets import KeySet, fetch_key_set, load_key_set
 from admission.kinds import attestation_manifest
 from admission.results import ALGORITHMS
 from admission.sealed_store import SealedStore
@@ -191,6 +191,18 @@ def test_keys_that_cannot_be_read_again_stay_as_they_were(site: Site) -> None:
     path.write_text(json.dumps(Signer("key-2").jwks()))
     keys.refresh()
     assert set(keys().keys) == {"key-2"}
+
+
+def test_keys_are_not_fetched_more_often_than_said() -> None:
+    reads: list[int] = []
+
+    def read() -> KeySet:
+        reads.append(1)
+        return KeySet({})
+
+    keys = CurrentKeys(read, 3600.0)
+    keys.refresh()
+    assert len(reads) == 1
 
 
 def _jwks_server(answer: Response) -> FastAPI:

@@ -321,6 +321,12 @@ def test_a_body_that_trickles_in_is_given_up(certificate: Certificate, monkeypat
     assert ReasonCode.RATE_LIMITED.value.encode() in answer or b"problem+json" in answer
 
 
+def test_a_connection_that_never_shakes_hands_blocks_nobody(hook: Hook) -> None:
+    assert hook.client is not None
+    with socket.create_connection((hook.client.base_url.host, hook.client.base_url.port or 0), timeout=5):
+        assert hook.response(a_review(POD))["allowed"] is True
+
+
 def test_a_fault_of_ours_is_a_500_that_tells_nothing(hook: Hook) -> None:
     class Broken:
         def __getattr__(self, name: str) -> Any:
