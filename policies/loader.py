@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from yaml.events import (
     AliasEvent,
     DocumentEndEvent,
@@ -74,13 +75,18 @@ _OWN_CODES = {code.value: code for code in PolicyCode}
 
 
 def _from_schema(error: ValidationError, source: str) -> BaselineFault:
-    faults = []
-    for found in error.errors(include_url=False, include_input=False):
-        path = ".".join([source, *(str(part) for part in found["loc"])])
-        code = _OWN_CODES.get(found["type"]) or _SCHEMA_CODES.get(found["type"], PolicyCode.VALUE_INVALID)
-        faults.append(BaselineFault(code, path, found["msg"]))
+    found = error.errors(include_url=False, include_input=False)
+    # A list whose items are all wrong is also told as empty: only the items are the fault.
+    within = {entry["loc"][: len(entry["loc"]) - 1] for entry in found}
+    faults = [_fault(entry, source) for entry in found if entry["type"] != "too_short" or entry["loc"] not in within]
     first, *others = faults
     return BaselineFault(first.code, first.path, first.message, tuple(others))
+
+
+def _fault(found: ErrorDetails, source: str) -> BaselineFault:
+    path = ".".join([source, *(str(part) for part in found["loc"])])
+    code = _OWN_CODES.get(found["type"]) or _SCHEMA_CODES.get(found["type"], PolicyCode.VALUE_INVALID)
+    return BaselineFault(code, path, found["msg"])
 
 
 class _Document:

@@ -197,8 +197,8 @@ class CommandLineRule(_Strict):
     """A closed grammar: each argument must be required, allowed, or of an ignored key; any other fails.
 
     `forbid` only names what is refused under its own code: a key, or an argument with its value. `digests` are of whole
-    command lines of which the log shows the digest only (inside a unified kernel image). All optional, but `require` or
-    `allow` must be there.
+    command lines of which the log shows the digest only (inside a unified kernel image). All optional, but one of
+    `require`, `allow` and `digests` must be there.
     """
 
     require: Arguments | None = None
@@ -209,8 +209,8 @@ class CommandLineRule(_Strict):
 
     @model_validator(mode="after")
     def _coherent(self) -> CommandLineRule:
-        if self.require is None and self.allow is None:
-            raise _fault(PolicyCode.LIST_EMPTY, "at least one required or allowed argument")
+        if self.require is None and self.allow is None and self.digests is None:
+            raise _fault(PolicyCode.LIST_EMPTY, "at least one of require, allow and digests")
         required, allowed, forbidden = (parsed(part) for part in (self.require, self.allow, self.forbid))
         ignored = {argument.key for argument in parsed(self.ignore_keys)}
         for argument in (*required, *allowed):

@@ -49,8 +49,8 @@ class RecordedChallenge(Message):
     quotes answer the nonce itself, and no service accepts it."""
 
     nonce: Base64Url
-    issued_at: int
-    """Seconds since 1970, by the clock of whoever made the challenge: the time at which the evidence is judged."""
+    issued_at: Annotated[int, Field(ge=0, le=253402300799)]
+    """Seconds since 1970 (to the end of 9999) by the clock of whoever made the challenge; evidence is judged then."""
     pcr_bank: Annotated[str, Field(pattern=r"\A(sha256|sha384|sha512)\z")]
     pcrs: Annotated[list[Pcr], Field(min_length=1, max_length=24)]
     form: Literal["bound", "bare-nonce"]
