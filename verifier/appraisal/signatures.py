@@ -83,4 +83,6 @@ def _verify_rsa(key: rsa.RSAPublicKey, message: bytes, signature: RsaSignature) 
     try:
         key.verify(signature.value, message, padding.PSS(mask, padding.PSS.DIGEST_LENGTH), algorithm)
     except InvalidSignature:
-        key.verify(signature.value, message, padding.PSS(mask, padding.PSS.MAX_LENGTH), algorithm)
+        # As a number: the library takes its own MAX_LENGTH for "any length" when it verifies.
+        longest = padding.calculate_max_pss_salt_length(key, algorithm)
+        key.verify(signature.value, message, padding.PSS(mask, longest), algorithm)
