@@ -6,7 +6,7 @@ import hashlib
 from typing import Protocol
 
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Rejection
+from verifier.wire.failures import Refusal, Rejection
 from verifier.wire.messages import bytes_of, decode_message
 from verifier.wire.release import ReleaseEnvelope, ReleaseRequest
 from verifier.wire.request_signature import load_request_key, verify_signed_request
@@ -37,7 +37,7 @@ def prove_possession(
 
     Numbered as the order matters: nothing of the body is believed before its signature, and a stranger cannot use up
     a node's jti. The AK comes from the verified result, never from the request.
-    Raises MalformedEvidence for a body or signature without form; Rejection `possession-not-proved`, `node-mismatch`,
+    Raises MalformedEvidence for a body without form; Rejection `possession-not-proved`, `node-mismatch`,
     `request-not-fresh`, `token-digest-mismatch`, `request-replayed`.
     """
     # 1. The signature, by the AK that the verifier enrolled and vouches for in this result.
@@ -46,8 +46,10 @@ def prove_possession(
     key = load_request_key(bytes_of(result.ak_public))
     try:
         body = verify_signed_request(key, RequestLabel.SECRET_RELEASE, request)
-    except Rejection as rejection:
-        raise Rejection(ReasonCode.POSSESSION_NOT_PROVED, "request.signature", "not by the node's AK") from rejection
+    except Refusal as refusal:
+        # Also a signature of another form: an AK of another kind is another AK.
+        seen = f"{refusal.code.value}: not by the node's AK"
+        raise Rejection(ReasonCode.POSSESSION_NOT_PROVED, "request.signature", seen) from refusal
     # 2. What it says.
     message = decode_message(ReleaseRequest, body, "request")
     # 3. Of this node.
