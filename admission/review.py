@@ -25,6 +25,7 @@ MAX_WARNINGS = 8
 MAX_WARNING_CHARACTERS = 256
 """Kubernetes truncates warnings beyond 4096 characters in all."""
 MAX_SHOWN_FAILURES = 8
+MAX_TERMS = 1024
 
 _READER = Reader(ReasonCode.REVIEW_MALFORMED, "review")
 
@@ -85,6 +86,17 @@ def parse_binding(review: Review) -> BindingRequest:
         raise _malformed("request.name", f"{review.namespace}/{review.name}", f"the Binding's own pod {name}")
     keys = frozenset((*_READER.texts(metadata, "labels"), *_READER.texts(metadata, "annotations")))
     return BindingRequest(review.namespace, name, _READER.text(metadata, "uid"), node, keys)
+
+
+def parse_affinity(review: Review) -> Mapping[str, Any]:
+    """The affinity of the Pod in `review`, of the form that `admission.affinity` reads. Raises `review-malformed`."""
+    affinity = _READER.object(_READER.object(review.object, "spec"), "affinity")
+    node = _READER.object(affinity, "nodeAffinity")
+    required = _READER.object(node, "requiredDuringSchedulingIgnoredDuringExecution")
+    for term in _READER.objects(required, "nodeSelectorTerms", MAX_TERMS):
+        _READER.objects(term, "matchExpressions", MAX_TERMS)
+        _READER.objects(term, "matchFields", MAX_TERMS)
+    return affinity
 
 
 def answer(review: Review, decision: Allow | Deny) -> bytes:

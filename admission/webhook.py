@@ -21,7 +21,7 @@ from admission.cluster_view import ClusterState
 from admission.decision import Allow, Deny, decide_binding, decide_pod_create, decide_pod_update, steer
 from admission.events import reasons_of, request_id
 from admission.http_edge import internal_error, problem, read_body, service_app, status_of
-from admission.review import MAX_REVIEW_BYTES, Review, answer, answer_patch, parse_binding, parse_review
+from admission.review import MAX_REVIEW_BYTES, Review, answer, answer_patch, parse_affinity, parse_binding, parse_review
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal
 
@@ -50,8 +50,7 @@ def mutate(state: ClusterState, review: Review, now: int) -> bytes:
     if (review.operation, review.target) != ("CREATE", "pods"):
         return answer(review, Deny((_unknown(review),)))
     pod = parse_pod(review.object, review.namespace, _READER)
-    affinity = _READER.object(_READER.object(review.object, "spec"), "affinity")
-    return answer_patch(review, steer(state, pod, affinity, now))
+    return answer_patch(review, steer(state, pod, parse_affinity(review), now))
 
 
 def _unknown(review: Review) -> Failure:
