@@ -12,8 +12,8 @@ from typing import Any
 from policies.compiler import CompiledBaseline, compile_baseline
 from policies.loader import load_baseline
 from tests.forge import baselines
-from tests.verifier.fleet import NOW, SetClock, encoded, evidence, make_settings, node, record_of
 from tests.forge.evidence import challenge_for
+from tests.verifier.fleet import NOW, SetClock, encoded, evidence, make_settings, node, record_of
 from verifier.appraisal.authenticate import authenticate
 from verifier.appraisal.binding_key import VerifiedBindingKey
 from verifier.appraisal.context import IssuedChallenge
@@ -72,7 +72,7 @@ def steady() -> Steady:
         node_version=1,
         node_state="admitted",
         previous_sequence=0,
-        previous_verdict=None,
+        moved=0,
         last_seen=None,
         boot_log_sha256=None,
     )

@@ -56,10 +56,9 @@ class Quoter:
         start = quote.attest.index(quote_extra_data(first.nonce, first.node_id, honest.verifier_id, tuple(items)))
         self._before, self._after = quote.attest[:start], quote.attest[start + 32 + 8 :]
         self._json = encode_bundle(bundle).decode()
-        for part in (encode_base64url(first.nonce), encode_base64url(quote.attest), encode_base64url(quote.signature)):
-            assert self._json.count(part) == 1
         self._json = self._json.replace("%", "%%")
         for name, part in (("nonce", first.nonce), ("attest", quote.attest), ("signature", quote.signature)):
+            assert self._json.count(encode_base64url(part)) == 1
             self._json = self._json.replace(encode_base64url(part), f"%({name})s")
 
     def answer(self, nonce_text: str) -> bytes:
@@ -172,7 +171,7 @@ def _enrol_all(database: Path, now: int) -> None:
             columns = node_columns(record) | {"state": "admitted", "enrolled_at": now, "version": 1}
             connection.execute(insert(NODES).values(**columns))
             connection.execute(
-                insert(RESULTS).values(node_id=record.node_id, node_name=record.node_name, seq=0, event=0)
+                insert(RESULTS).values(node_id=record.node_id, node_name=record.node_name, seq=0, moved=0, event=0)
             )
         connection.exec_driver_sql("COMMIT")
     engine.dispose()

@@ -23,6 +23,7 @@ from verifier.clock import Clock
 from verifier.cluster_tokens import NodeTokens
 from verifier.entropy import Entropy
 from verifier.evidence.parse import ParsedBundle, parse_bundle
+from verifier.issued_nonces import IssuedNonces
 from verifier.node_cache import KnownNode, NodeCache
 from verifier.results import ResultMaker, Signed
 from verifier.settings import Settings
@@ -67,6 +68,7 @@ class Service:
         self._clock = clock
         self._node_tokens = node_tokens
         self._nodes = NodeCache()
+        self._issued = IssuedNonces()
         self._entropy = Entropy()
         self._boots = BootCache(store.boot_log)
         self._binding_keys: dict[str, VerifiedBindingKey] = {}
@@ -87,7 +89,7 @@ class Service:
             try:
                 return await self._attest_once(bundle, request_id)
             except SequenceMoved:
-                continue
+                self._issued.forget(bundle.claimed_nonce)
         raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "store", "the node's result kept moving")
 
     async def _attest_once(self, bundle: EvidenceBundle, request_id: str) -> Answered:
@@ -102,19 +104,21 @@ class Service:
             uid = self._check_node_token(node, parsed, now_ms // 1000)
             appraisal, proved = self._judge(authentic, assigned, now_ms // 1000)
         except Refusal as refusal:
+            self._issued.forget(bundle.claimed_nonce)
             await self._count_try(nonce, refusal, request_id, now_ms)
             raise
         signed = self._results.attested(node.record, node.ak_text, appraisal, nonce, uid, now_ms)
         following = self._next_challenge(node.record.node_id, assigned, now_ms // 1000)
+        last_seen = _latest(nonce.last_seen, appraisal.seen)
         known_log, new_log = _boot_log_to_keep(parsed.boot_log, nonce, proved=proved)
         await self._store.commit_attestation(
             AttestationCommit(
                 nonce_sha256=nonce.nonce_sha256,
                 used_at=now_ms // 1000,
                 node_id=node.record.node_id,
-                previous_sequence=nonce.previous_sequence,
+                moved=nonce.moved,
                 result=signed.stored,
-                last_seen=_latest(nonce.last_seen, appraisal.seen),
+                last_seen=last_seen,
                 boot_log_sha256=known_log,
                 new_boot_log=new_log,
                 next_challenge=following,
@@ -122,10 +126,11 @@ class Service:
             )
         )
         self.wanted.attested(node.record.node_id)
+        self._issued.put(following, nonce, signed.stored.sequence, last_seen, known_log)
         return _answer(node, signed, _challenge_json(following, known_log, self._settings.interval_seconds))
 
     def _live_nonce(self, claimed: Nonce, now: int) -> NonceState:
-        nonce = self._store.find_nonce(hashlib.sha256(claimed).digest())
+        nonce = self._issued.find(claimed) or self._store.find_nonce(hashlib.sha256(claimed).digest())
         if nonce is None:
             raise Rejection(ReasonCode.NONCE_UNKNOWN, "bundle.nonce")
         if nonce.used:

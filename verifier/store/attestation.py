@@ -15,7 +15,6 @@ from verifier.store.prepared import (
     ADD_CHALLENGE,
     COUNT_TRY,
     LIVE_CHALLENGES,
-    NEXT_EVENT,
     STORE_RESULT,
     USE_NONCE,
     USE_REQUEST,
@@ -42,9 +41,9 @@ def commit_attestation(transaction: Transaction, commit: AttestationCommit) -> N
     stored = STORE_RESULT.run(
         cursor,
         node=commit.node_id,
-        previous=commit.previous_sequence,
+        expected=commit.moved,
         sequence=result.sequence,
-        number=next_event(cursor),
+        number=transaction.next_event(),
         tier=result.verdict,
         issued=result.issued_at,
         expires=result.expires_at,
@@ -69,14 +68,6 @@ def _keep_boot_log(transaction: Transaction, sha256: bytes, log: bytes) -> None:
     known = transaction.connection.execute(select(BOOT_LOGS.c.sha256).where(BOOT_LOGS.c.sha256 == sha256)).first()
     if known is None:
         transaction.connection.execute(insert(BOOT_LOGS).values(sha256=sha256, log=log))
-
-
-def next_event(cursor: sqlite3.Cursor) -> int:
-    """The next place in the stream. Rolled back with its unit, so the stream has no gaps."""
-    number = NEXT_EVENT.run(cursor).fetchone()[0]
-    if not isinstance(number, int):
-        raise TypeError("the event counter is no integer")
-    return number
 
 
 def count_try(transaction: Transaction, nonce_sha256: bytes, audit: AuditEntry) -> None:

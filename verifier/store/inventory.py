@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Update, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from verifier.store.attestation import write_audit
 from verifier.store.ports import AuditEntry, EkKind, InventoryEk, InventoryEntry, NodeRecord
-from verifier.store.schema import INVENTORY, INVENTORY_EKS, NODES
+from verifier.store.schema import INVENTORY, INVENTORY_EKS, NODES, RESULTS
 from verifier.store.writer import Transaction
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
@@ -69,7 +69,13 @@ def add_inventory(transaction: Transaction, entries: tuple[InventoryEntry, ...],
             .where(NODES.c.node_name == entry.node_name)
             .values(tenant=entry.tenant, cohort=entry.cohort, version=NODES.c.version + 1)
         )
+        connection.execute(moved(RESULTS.c.node_name == entry.node_name))
     write_audit(transaction, audit)
+
+
+def moved(which: ColumnElement[bool]) -> Update:
+    """Evidence that is being judged by the node's former state will be judged again."""
+    return update(RESULTS).where(which).values(moved=RESULTS.c.moved + 1)
 
 
 def _add_ek(connection: Connection, node_name: str, ek: InventoryEk) -> None:

@@ -13,8 +13,8 @@ from typing import Literal
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from verifier.store.attestation import next_event, write_audit
-from verifier.store.inventory import same_machine, set_single_ek
+from verifier.store.attestation import write_audit
+from verifier.store.inventory import moved, same_machine, set_single_ek
 from verifier.store.ports import (
     AuditEntry,
     InventoryEk,
@@ -157,13 +157,16 @@ def _void(transaction: Transaction, node: NodeRecord, void: SignVoid) -> None:
     row = connection.execute(select(RESULTS).where(RESULTS.c.node_id == node.node_id)).mappings().first()
     fresh = {"reset_count": None, "restart_count": None, "clock_ms": None, "boot_log_sha256": None}
     if row is None:
-        connection.execute(insert(RESULTS).values(node_id=node.node_id, node_name=node.node_name, seq=0, event=0))
+        connection.execute(
+            insert(RESULTS).values(node_id=node.node_id, node_name=node.node_name, seq=0, moved=0, event=0)
+        )
         return
     result = void(node, row["seq"])
     values = {
         "node_name": node.node_name,
         "seq": result.sequence,
-        "event": next_event(transaction.cursor),
+        "moved": row["moved"] + 1,
+        "event": transaction.next_event(),
         "verdict": result.verdict,
         "issued_at": result.issued_at,
         "expires_at": result.expires_at,
@@ -200,6 +203,7 @@ def set_state(
                 .where(RESULTS.c.node_id == node_id)
                 .values(reset_count=counters[0], restart_count=counters[1], clock_ms=counters[2])
             )
+    transaction.connection.execute(moved(RESULTS.c.node_id == node_id))
     write_audit(transaction, changed(audit, node_id=node.node_id, node_name=node.node_name))
     return _required(transaction.connection, node_id)
 

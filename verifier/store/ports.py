@@ -86,7 +86,7 @@ class NonceState:
     node_version: int
     node_state: NodeState
     previous_sequence: int
-    previous_verdict: str | None
+    moved: int
     last_seen: LastSeen | None
     boot_log_sha256: bytes | None
 
@@ -134,7 +134,7 @@ class AttestationCommit:
     nonce_sha256: bytes
     used_at: int
     node_id: NodeId
-    previous_sequence: int
+    moved: int
     result: SignedResult
     last_seen: LastSeen
     boot_log_sha256: bytes | None

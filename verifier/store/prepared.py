@@ -51,7 +51,7 @@ FIND_NONCE = Prepared(
         NODES.c.version,
         NODES.c.state,
         RESULTS.c.seq,
-        RESULTS.c.verdict,
+        RESULTS.c.moved,
         RESULTS.c.reset_count,
         RESULTS.c.restart_count,
         RESULTS.c.clock_ms,
@@ -86,17 +86,15 @@ ADD_CHALLENGE = Prepared(
     )
 )
 
-NEXT_EVENT = Prepared(
-    update(COUNTERS)
-    .where(COUNTERS.c.name == literal_column("'event'"))
-    .values(value=COUNTERS.c.value + _ONE)
-    .returning(COUNTERS.c.value)
-)
+READ_EVENT = Prepared(select(COUNTERS.c.value).where(COUNTERS.c.name == literal_column("'event'")))
+
+WRITE_EVENT = Prepared(update(COUNTERS).where(COUNTERS.c.name == literal_column("'event'")).values(value=_b("last")))
 
 STORE_RESULT = Prepared(
     update(RESULTS)
-    .where(RESULTS.c.node_id == _b("node"), RESULTS.c.seq == _b("previous"))
+    .where(RESULTS.c.node_id == _b("node"), RESULTS.c.moved == _b("expected"))
     .values(
+        moved=RESULTS.c.moved + _ONE,
         seq=_b("sequence"),
         event=_b("number"),
         verdict=_b("tier"),

@@ -30,7 +30,7 @@ def nonce_state(nonce_sha256: bytes, row: tuple[Any, ...]) -> NonceState:
         node_version=row[8],
         node_state=_STATES[row[9]],
         previous_sequence=row[10],
-        previous_verdict=row[11],
+        moved=row[11],
         last_seen=None if reset is None else LastSeen(reset, restart, clock),
         boot_log_sha256=row[15],
     )

@@ -75,6 +75,8 @@ RESULTS = Table(
     Column("node_id", Text, primary_key=True),
     Column("node_name", Text, nullable=False),
     Column("seq", BigInteger, nullable=False),
+    # Rises with everything that happens to the node: who decides from an older state decides again.
+    Column("moved", BigInteger, nullable=False),
     # Position in the stream; assigned in commit order. 0 before the first result.
     Column("event", BigInteger, nullable=False),
     Column("verdict", Text),

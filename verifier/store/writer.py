@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from verifier.store.prepared import READ_EVENT, WRITE_EVENT
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Unavailable
 
@@ -39,11 +40,29 @@ T = TypeVar("T")
 class Transaction:
     """What a unit writes with: SQLAlchemy for rare statements, the driver's cursor for prepared ones."""
 
-    __slots__ = ("connection", "cursor")
+    __slots__ = ("_event", "connection", "cursor")
 
     def __init__(self, connection: Connection, cursor: sqlite3.Cursor) -> None:
         self.connection = connection
         self.cursor = cursor
+        self._event: int | None = None
+
+    def next_event(self) -> int:
+        """The next place in the stream, in commit order. A unit that fails leaves its place empty."""
+        if self._event is None:
+            self._event = int(READ_EVENT.run(self.cursor).fetchone()[0])
+        self._event += 1
+        return self._event
+
+    def finish(self) -> None:
+        """The counter is written, once for the batch."""
+        if self._event is not None:
+            WRITE_EVENT.run(self.cursor, last=self._event)
+            self._event = None
+
+    def forget(self) -> None:
+        """The batch is lost, and its places with it."""
+        self._event = None
 
 
 @dataclass(slots=True)
@@ -117,6 +136,7 @@ class GroupWriter:
             cursor.execute("BEGIN IMMEDIATE")
             for waiting in batch.units:
                 self._run_unit(waiting)
+            self._transaction.finish()
         except Exception as error:  # noqa: BLE001 - the batch is lost: each caller must hear of it, and deny
             self._lose(batch, error)
             self._resolve(batch)
@@ -144,6 +164,7 @@ class GroupWriter:
                 batch.loop.call_soon_threadsafe(self._resolve, batch)
 
     def _lose(self, batch: _Batch, error: Exception) -> None:
+        self._transaction.forget()
         if self._transaction.cursor.connection.in_transaction:
             self._transaction.cursor.execute("ROLLBACK")
         for waiting in batch.units:
