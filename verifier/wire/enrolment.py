@@ -12,7 +12,8 @@ from verifier.wire.messages import Base64Url, Hex32, Message, NodeName
 class EnrolmentRequest(Message):
     """What a node claims of its TPM: public areas as TPM2B_PUBLIC; certificates as DER, leaf first, then others."""
 
-    version: Literal[1]
+    version: Annotated[int, Field(ge=1, le=1)]
+    """Not `Literal[1]`: that takes true for 1."""
     node_name: NodeName
     ek_public: Base64Url
     ak_public: Base64Url
