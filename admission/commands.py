@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
+from fastapi import FastAPI
 from pydantic import TypeAdapter, ValidationError
 
 from admission.assembly import build_broker, build_webhook, server_of
@@ -16,7 +18,7 @@ from admission.events import configure_logging
 from admission.offline_test import PodReport, run_offline_test
 from admission.private_files import read_bounded
 from admission.sealed_store import MAX_SECRET_BYTES, SealedStore
-from admission.settings import BrokerSettings, WebhookSettings, load_settings
+from admission.settings import BrokerSettings, Listen, Tls, WebhookSettings, load_settings
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
 from verifier.wire.release import SecretName
@@ -37,7 +39,7 @@ def webhook(config: ConfigOption) -> None:
     """Serve the admission webhook until SIGTERM."""
     configure_logging()
     settings = load_settings(WebhookSettings, config)
-    server_of(build_webhook(settings, system_clock), settings.listen, settings.tls).run()
+    _serve("webhook", build_webhook(settings, system_clock), settings.listen, settings.tls)
 
 
 @admission_app.command()
@@ -45,7 +47,12 @@ def broker(config: ConfigOption) -> None:
     """Serve the secret broker until SIGTERM."""
     configure_logging()
     settings = load_settings(BrokerSettings, config)
-    server_of(build_broker(settings, system_clock), settings.listen, settings.tls).run()
+    _serve("broker", build_broker(settings, system_clock), settings.listen, settings.tls)
+
+
+def _serve(service: str, app: FastAPI, listen: Listen, tls: Tls) -> None:
+    structlog.get_logger().info("service_starting", service=service, host=listen.host, port=listen.port)
+    server_of(app, listen, tls).run()
 
 
 @secrets_app.command("put")

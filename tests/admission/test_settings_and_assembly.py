@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -234,3 +237,43 @@ def _fetch_code(url: str, certificate: Certificate) -> ReasonCode:
     with pytest.raises(Refusal) as caught:
         fetch_key_set(url, certificate.certificate, ALGORITHMS)
     return caught.value.code
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("service", ["webhook", "broker"])
+def test_a_service_serves_from_its_settings_file_until_it_is_told_to_stop(site: Site, service: str) -> None:
+    port = free_port()
+    settings = {**(site.broker if service == "broker" else site.settings), "listen": {"port": port}}
+    command = [sys.executable, "-m", "nodewarden", "admission", service, "--config", str(site.file(settings))]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        with httpx.Client(verify=trusting(site.certificate)) as client:
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    assert client.get(f"https://127.0.0.1:{port}/healthz").json() == {"status": "ok"}
+                    break
+                except httpx.ConnectError:
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode in (0, -15)
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert events[0] == "service_starting"
+
+
+def test_a_service_with_a_bad_setting_says_so_in_one_line_and_exits_2(site: Site) -> None:
+    command = [sys.executable, "-m", "nodewarden", "admission", "webhook"]
+    path = site.file({**site.settings, "insecure": True})
+    done = subprocess.run([*command, "--config", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {ReasonCode.SETTING_INVALID.value}: ")
+    assert len(done.stderr.splitlines()) == 1
