@@ -57,6 +57,22 @@ class CompiledFirmware:
     blobs: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledNames:
+    """Names to match: whole ones, and prefixes (patterns without their `*`)."""
+
+    whole: frozenset[str]
+    prefixes: tuple[str, ...]
+
+    def match(self, name: str) -> bool:
+        """Whether `name` is one of the whole names or begins with one of the prefixes."""
+        return name in self.whole or name.startswith(self.prefixes)
+
+    def example(self) -> str:
+        """A name that matches."""
+        return min(self.whole) if self.whole else self.prefixes[0]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledBaseline:
     """One version, ready to judge. Times are seconds since 1970; compared by identity (`sha256` says sameness)."""
@@ -67,8 +83,8 @@ class CompiledBaseline:
     canonical: bytes
     not_before: int
     expires: int
-    tenants: tuple[str, ...]
-    cohorts: tuple[str, ...]
+    tenants: CompiledNames
+    cohorts: CompiledNames
     max_age_seconds: int
     pcr_bank: str
     required_pcrs: frozenset[int]
@@ -81,7 +97,7 @@ class CompiledBaseline:
 
     def applies_to(self, tenant: str, cohort: str) -> bool:
         """Whether this baseline may judge a node of `tenant` and `cohort` (exact, or a prefix before `*`)."""
-        return _matches(self.tenants, tenant) and _matches(self.cohorts, cohort)
+        return self.tenants.match(tenant) and self.cohorts.match(cohort)
 
 
 def compile_baseline(baseline: Baseline) -> CompiledBaseline:
@@ -95,8 +111,8 @@ def compile_baseline(baseline: Baseline) -> CompiledBaseline:
         canonical=canonical,
         not_before=seconds(metadata.not_before),
         expires=seconds(metadata.expires),
-        tenants=baseline.applies_to.tenants,
-        cohorts=baseline.applies_to.cohorts,
+        tenants=_names(baseline.applies_to.tenants),
+        cohorts=_names(baseline.applies_to.cohorts),
         max_age_seconds=evidence.max_age_seconds,
         pcr_bank=evidence.pcr_bank,
         required_pcrs=frozenset(evidence.require_pcr_replay),
@@ -127,8 +143,9 @@ def manufacturer_text(identifier: str) -> str:
     return identifier.rstrip(" ")
 
 
-def _matches(patterns: tuple[str, ...], name: str) -> bool:
-    return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
+def _names(patterns: tuple[str, ...]) -> CompiledNames:
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return CompiledNames(frozenset(name for name in patterns if not name.endswith("*")), prefixes)
 
 
 def _firmware(entry: Firmware) -> CompiledFirmware:

@@ -102,8 +102,8 @@ def _endorsements(directory: Path | None) -> Endorsements | None:
 
 
 def _assigned(node: EnrolledNode, baseline: CompiledBaseline) -> EnrolledNode:
-    """`node` as one that `baseline` applies to: a pattern's own prefix matches it."""
-    return replace(node, tenant=baseline.tenants[0].removesuffix("*"), cohort=baseline.cohorts[0].removesuffix("*"))
+    """`node` as one that `baseline` applies to."""
+    return replace(node, tenant=baseline.tenants.example(), cohort=baseline.cohorts.example())
 
 
 def _seconds(text: str) -> int:

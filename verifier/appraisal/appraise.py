@@ -117,8 +117,9 @@ def _tpm(endorsement: EkEndorsement, baseline: CompiledBaseline) -> list[Failure
         return [Failure(ReasonCode.TPM_UNENDORSED, "tpm.ek_chain", endorsement.chain, "verified")]
     if baseline.manufacturers is None:
         return []
-    named = None if endorsement.manufacturer is None else manufacturer_text(endorsement.manufacturer)
-    if named in baseline.manufacturers:
+    named = endorsement.manufacturer
+    # As compiled rules spell it; an older row of the store may not.
+    if named is not None and (named in baseline.manufacturers or manufacturer_text(named) in baseline.manufacturers):
         return []
     wanted = ", ".join(sorted(baseline.manufacturers))
     return [Failure(ReasonCode.TPM_MANUFACTURER_NOT_ALLOWED, "tpm.manufacturer", named, wanted)]
