@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from admission.broker import broker_app
 from admission.clock import Clock
@@ -81,7 +81,7 @@ def _reload(view: ManifestClusterView, *keys: CurrentKeys) -> Callable[[], None]
     return reload
 
 
-def build_webhook(settings: WebhookSettings, clock: Clock) -> FastAPI:
+def build_webhook(settings: WebhookSettings, clock: Clock) -> ASGIApp:
     """The webhook that `settings` describe. Raises the refusals of its parts: it does not start half-blind."""
     keys = result_keys(settings.results)
     sequences = (
@@ -92,7 +92,7 @@ def build_webhook(settings: WebhookSettings, clock: Clock) -> FastAPI:
     return webhook_app(view.state, _reload(view, keys), settings.reload_seconds, clock)
 
 
-def build_broker(settings: BrokerSettings, clock: Clock) -> FastAPI:
+def build_broker(settings: BrokerSettings, clock: Clock) -> ASGIApp:
     """The broker that `settings` describe. Raises the refusals of its parts; the sealed store must open."""
     store = SealedStore(settings.secrets.store, settings.secrets.key)
     store.names()
@@ -105,7 +105,7 @@ def build_broker(settings: BrokerSettings, clock: Clock) -> FastAPI:
     return broker_app(service, _reload(view, keys, issuer_keys), settings.reload_seconds, clock)
 
 
-def server_of(app: FastAPI, listen: Listen, tls: Tls) -> uvicorn.Server:
+def server_of(app: ASGIApp, listen: Listen, tls: Tls) -> uvicorn.Server:
     """A server of `app` over TLS 1.2 or later; its `run()` serves until SIGTERM. Raises `file-mode-unsafe`."""
     require_private(Path(tls.key))
     config = uvicorn.Config(

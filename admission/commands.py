@@ -9,8 +9,8 @@ from typing import Annotated
 
 import structlog
 import typer
-from fastapi import FastAPI
 from pydantic import TypeAdapter, ValidationError
+from starlette.types import ASGIApp
 
 from admission.assembly import build_broker, build_webhook, server_of
 from admission.clock import system_clock
@@ -50,7 +50,7 @@ def broker(config: ConfigOption) -> None:
     _serve("broker", build_broker(settings, system_clock), settings.listen, settings.tls)
 
 
-def _serve(service: str, app: FastAPI, listen: Listen, tls: Tls) -> None:
+def _serve(service: str, app: ASGIApp, listen: Listen, tls: Tls) -> None:
     structlog.get_logger().info("service_starting", service=service, host=listen.host, port=listen.port)
     server_of(app, listen, tls).run()
 

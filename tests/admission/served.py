@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from admission.assembly import server_of
 from admission.settings import Listen, Tls
@@ -72,7 +72,7 @@ def make_certificate(folder: Path) -> Certificate:
 
 
 @contextmanager
-def served(app: FastAPI, certificate: Certificate) -> Iterator[str]:
+def served(app: ASGIApp, certificate: Certificate) -> Iterator[str]:
     """The https address of `app` while the block runs."""
     server = server_of(app, Listen(port=0), Tls(certificate=certificate.certificate, key=certificate.key))
     thread = threading.Thread(target=server.run)

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from structlog.testing import capture_logs
 
 from admission import http_edge
@@ -99,7 +99,7 @@ class Hook:
         self.cluster = a_cluster()
         self.client: httpx.Client | None = None
 
-    def app(self) -> FastAPI:
+    def app(self) -> ASGIApp:
         return webhook_app(lambda: self.cluster, lambda: None, 60, lambda: NOW)
 
     def post(self, review: Any, path: str = "/validate") -> httpx.Response:
