@@ -21,9 +21,11 @@ _SCHEMA = """
 CREATE TABLE sequences (node TEXT PRIMARY KEY, sequence INTEGER NOT NULL, digest TEXT NOT NULL) STRICT;
 CREATE TABLE used_requests (node_id TEXT NOT NULL, jti TEXT NOT NULL, forget_at INTEGER NOT NULL,
   PRIMARY KEY (node_id, jti)) STRICT;
+CREATE INDEX used_requests_forget_at ON used_requests (forget_at);
 CREATE TABLE leases (key TEXT PRIMARY KEY, lease_id TEXT NOT NULL UNIQUE, secret TEXT NOT NULL, pod_uid TEXT NOT NULL,
   pod TEXT NOT NULL, node_uid TEXT NOT NULL, node TEXT NOT NULL, boot_id TEXT NOT NULL, key_sha256 TEXT NOT NULL,
   evidence_sha256 TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL) STRICT;
+CREATE INDEX leases_expires_at ON leases (expires_at);
 """
 
 

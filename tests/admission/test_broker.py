@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from tests.admission.world import (
 )
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url
-from verifier.wire.failures import Failure, MalformedEvidence
+from verifier.wire.failures import Failure, MalformedEvidence, Rejection
 from verifier.wire.messages import text_of
 from verifier.wire.release import ReleaseEnvelope
 from verifier.wire.result import Verdict
@@ -392,3 +393,41 @@ def test_the_attesters_own_reader_opens_what_the_broker_encrypts(world: World) -
     for _ in range(4):
         answer = world.post(world.asked())
         assert open_jwe(answer.json()["secrets"][0]["jwe"], agree) == SECRET
+
+
+# --- at the same time ---
+
+
+def test_one_request_sent_by_many_at_once_counts_once(world: World) -> None:
+    posted = world.asked()
+
+    def send(_: int) -> str:
+        try:
+            world.service.release(posted, world.now)
+        except Rejection as rejection:
+            return rejection.code.value
+        return "released"
+
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = sorted(pool.map(send, range(16)))
+    assert outcomes == sorted(["released"] + [ReasonCode.REQUEST_REPLAYED.value] * 15)
+
+
+def test_many_requests_for_one_secret_at_once_share_one_lease(world: World) -> None:
+    posted = [world.asked() for _ in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        released = list(pool.map(lambda one: world.service.release(one, world.now), posted))
+    assert len({one.response.secrets[0].lease_id for one in released}) == 1
+
+
+def test_leases_and_used_requests_are_forgotten_in_time(world: World) -> None:
+    world.post(world.asked())
+    world.now += 8 * 24 * 3600
+    result = {"issued_at": world.now, "expires_at": world.now + 300, "sequence": NOW * 1000 + 9}
+    world.with_result(**result)
+    claims = {"iat": world.now, "nbf": world.now, "exp": world.now + 600}
+    assert world.post(world.asked(("llm/other",), token=world.token(**claims))).status_code == 200
+    with world.database.transaction() as connection:
+        leases = connection.execute("SELECT count(*) FROM leases").fetchone()
+        used = connection.execute("SELECT count(*) FROM used_requests").fetchone()
+    assert (leases, used) == ((1,), (1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,29 @@ def test_creating_a_store_never_overwrites_one(store: SealedStore, tmp_path: Pat
         SealedStore.create(tmp_path / "secrets", tmp_path / "key")
     assert caught.value.code is ReasonCode.FILE_UNREADABLE
     assert store.read("llm/key") == SECRET
+
+
+def test_writers_at_the_same_time_lose_nothing(store: SealedStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: store.put(f"n{n % 4}", b"x"), range(24)))
+    assert [(secret.name, secret.version) for secret in store.names()] == [
+        ("llm/key", 1),
+        *[(f"n{n}", 6) for n in range(4)],
+    ]
+
+
+def test_a_write_that_dies_half_way_leaves_the_old_store(store: SealedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(*_: object) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", dying)
+        with pytest.raises(Refusal) as caught:
+            store.put("llm/key", b"next")
+    assert caught.value.code is ReasonCode.FILE_UNREADABLE
+    assert store.read("llm/key") == SECRET
+    store.put("llm/key", b"next")
+    assert store.read("llm/key") == b"next"
 
 
 def test_an_empty_or_oversized_secret_is_refused(store: SealedStore) -> None:
