@@ -19,6 +19,7 @@ from verifier.appraisal.endorsements import ders_in
 from verifier.appraisal.signatures import verify_signature
 from verifier.evidence.tpm import parse_public, parse_signature
 from verifier.inspect_reports import certificate_report, eventlog_report, key_report, quote_report, time_text
+from verifier.tokens import RESULT_TYPE
 from verifier.wire.bundle import MAX_BOOT_LOG_BYTES, MAX_STRUCTURE_BYTES
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import decode_base64url, decode_json_object
@@ -109,6 +110,8 @@ def _token_parts(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     header, claims = (
         decode_json_object(decode_base64url(part.decode("ascii"), "result"), "result") for part in parts[:2]
     )
+    if header.get("typ") != RESULT_TYPE:
+        raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result.typ", str(header.get("typ")), RESULT_TYPE)
     return header, claims
 
 
