@@ -104,11 +104,11 @@ async def enrol_record(verifier: Verifier, record: NodeRecord) -> NodeRecord:
     )
 
 
-def signed(
-    forged: ForgedNode, now: int, label: RequestLabel = RequestLabel.CHALLENGE, jti: str | None = None
-) -> bytes:
+def signed(forged: ForgedNode, now: int, label: RequestLabel = RequestLabel.CHALLENGE, jti: str | None = None) -> bytes:
     """A request signed by the node's AK."""
-    body = json.dumps({"jti": jti or secrets.token_urlsafe(16), "iat": now, "node_id": forged.enrolled.node_id}).encode()
+    body = json.dumps(
+        {"jti": jti or secrets.token_urlsafe(16), "iat": now, "node_id": forged.enrolled.node_id}
+    ).encode()
     return encode_signed_request(SignedRequest(body, forged.ak.sign(message_to_sign(label, body))))
 
 
