@@ -133,7 +133,7 @@ def decide_binding(state: ClusterState, binding: BindingRequest, now: int) -> Al
     governance = govern(state, pod, now)
     if governance is None:
         # Attack: bind a governed pod while the view still knows an ungoverned one under its name. Only the UID tells.
-        if binding.pod_uid == pod.uid:
+        if binding.pod_uid and binding.pod_uid == pod.uid:
             return Allow()
         code = ReasonCode.POD_UID_MISMATCH if binding.pod_uid else ReasonCode.BINDING_UID_MISSING
         return Deny((Failure(code, where, binding.pod_uid or None, pod.uid),))

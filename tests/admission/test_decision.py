@@ -275,6 +275,8 @@ def test_a_binding_of_an_ungoverned_pod_must_name_that_pod_because_a_governed_on
     assert decide_binding(state, a_binding(), NOW) == Allow()
     assert codes(decide_binding(state, a_binding(pod_uid=""), NOW)) == [ReasonCode.BINDING_UID_MISSING]
     assert codes(decide_binding(state, a_binding(pod_uid="newer"), NOW)) == [ReasonCode.POD_UID_MISMATCH]
+    nameless = a_cluster(pod=a_pod(service_account="web", uid=""))
+    assert codes(decide_binding(nameless, a_binding(pod_uid=""), NOW)) == [ReasonCode.BINDING_UID_MISSING]
 
 
 # --- release ---
