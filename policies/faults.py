@@ -28,6 +28,7 @@ class PolicyCode(StrEnum):
     VALIDITY_TOO_LONG = "policy-validity-too-long"
     KEXEC_NOT_STOPPED = "policy-kexec-not-stopped"
     IGNORED_KEY_UNSAFE = "policy-ignored-key-unsafe"
+    INITRD_UNJUDGED = "policy-initrd-unjudged"
 
 
 class BaselineFault(ValueError):

@@ -51,6 +51,15 @@ def _lint_boot_set(boot_set: BootSet, place: str) -> list[BaselineFault]:
                 "lock down by themselves and say lockdown: kernel",
             )
         )
+    # Attack: a loader checks the kernel's signature and not the initrd's, so whoever writes the boot partition is root.
+    if boot_set.files is None and len(boot_set.images) > 1:
+        faults.append(
+            BaselineFault(
+                PolicyCode.INITRD_UNJUDGED,
+                f"{place}.files",
+                "a loader reads an initrd that nothing judges: list the files that it may read",
+            )
+        )
     for key in boot_set.cmdline.ignore_keys or ():
         if parse_argument(key).key in UNSAFE_KEYS:
             faults.append(

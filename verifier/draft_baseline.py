@@ -59,7 +59,8 @@ def draft_baseline(observed: tuple[Observed, ...], name: str, version: str, now:
     endorsed = all(node.endorsement.chain == "verified" for node in nodes)
     makers = sorted({node.endorsement.manufacturer for node in nodes if node.endorsement.manufacturer is not None})
     lines = [
-        f"# Draft from {', '.join(one.source for one in observed)}: replace every {FILL}, then run policy lint.",
+        f"# Draft from {_comment(', '.join(one.source for one in observed))}.",
+        f"# Replace every {FILL}, then run policy lint.",
         "apiVersion: nodewarden.dev/v1",
         "kind: Baseline",
         "metadata:",
@@ -137,7 +138,7 @@ def _firmware(observed: tuple[Observed, ...]) -> list[str]:
         )
         text = FILL if version.text is None else version.text
         key = (text, version.digest, *sorted(blob.value for blob in blobs))
-        lines = [f"    - version: {_text(text)} # {_where(one, version.origin)}"]
+        lines = [f"    - version: {_text(text)} # {_comment(_where(one, version.origin))}"]
         if version.text is None:
             lines.append(f"      versionDigest: {_text(version.digest)} # the log's text is not what was measured")
         entries.setdefault(key, [*lines, "      blobs:", *_list(blobs, 8)])

@@ -299,3 +299,25 @@ def test_nothing_is_learnt_from_a_boot_that_no_baseline_could_accept(tmp_path: P
     recording = write_recording(vm_recording(VM / "sb-off"), tmp_path / "r")
     code, _, err = _run("policy", "learn", recording)
     assert (code, err) == (1, ReasonCode.SECURE_BOOT_OFF)
+
+
+def test_a_name_with_a_line_break_adds_no_line_to_a_draft(tmp_path: Path) -> None:
+    """A file name in the log is a hint of whoever wrote the boot partition; so is a directory's name."""
+    recording = vm_recording(GOOD)
+    files = recording_files(recording)
+    log = files["boot-log-0.log.bin"]
+    name = b"(hd0,gpt1)/EFI/debian/grub.cfg"
+    # Last it stands in PCR 9, where only the file's digest is measured.
+    before, _, after = log.rpartition(name)
+    files["boot-log-0.log.bin"] = before + b"a\nkind: Baseline\n#".ljust(len(name), b"x") + after
+    directory = tmp_path / "r\napiVersion: x\n#"
+    directory.mkdir()
+    for file, content in files.items():
+        (directory / file).write_bytes(content)
+    code, draft, _ = _run("policy", "learn", directory)
+    assert code == 0
+    assert "a?kind: Baseline?#" in draft
+    assert [line for line in draft.splitlines() if line.startswith(("kind", "apiVersion"))] == [
+        "apiVersion: nodewarden.dev/v1",
+        "kind: Baseline",
+    ]

@@ -61,6 +61,14 @@ def test_a_key_that_decides_what_runs_may_not_be_ignored(key: str) -> None:
     assert _codes(changes) == [PolicyCode.IGNORED_KEY_UNSAFE]
 
 
+def test_an_initrd_that_a_loader_reads_must_be_judged() -> None:
+    without = lambda d: d["bootSets"][0].pop("files")  # noqa: E731 - one change
+    assert _codes(without) == [PolicyCode.INITRD_UNJUDGED]
+    # A unified kernel image carries its initrd inside the image that the firmware checks.
+    unified = lambda d: d["bootSets"][0].update(images=d["bootSets"][0]["images"][2:])  # noqa: E731 - one change
+    assert _codes(without, unified) == []
+
+
 def _run(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(policy_app, ["lint", *arguments])
     return result.exit_code, result.stdout, result.stderr
