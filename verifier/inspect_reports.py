@@ -115,7 +115,11 @@ def _detail(event: BootEvent, judged: JudgedEvent | None) -> str:
             return printable(content[:64].hex())
         value = "" if len(variable.value) > 1 else f" = {variable.value.hex()}"
         return printable(f"{variable.name}{value} ({len(variable.value)} bytes)")
-    text = judged.covered if judged is not None and judged.part == "text" and judged.covered else content
+    text = (
+        judged.covered
+        if judged is not None and judged.part in ("command", "command-line") and judged.covered
+        else content
+    )
     text = text.rstrip(b"\0")
     if text[1::2].strip(b"\0") == b"" and len(text) > 2:
         return printable(text[: len(text) & ~1].decode("utf-16-le", "replace"))

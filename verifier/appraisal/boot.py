@@ -8,7 +8,7 @@ from verifier.appraisal.boot_facts import BootFacts, MeasuredBoot
 from verifier.appraisal.coverage import HASHES
 from verifier.appraisal.firmware import firmware_facts
 from verifier.appraisal.loaders import loader_facts
-from verifier.appraisal.replay import replay
+from verifier.appraisal.replay import MAX_FAILURES, replay
 from verifier.appraisal.secure_boot import secure_boot_facts
 from verifier.evidence.eventlog import EventLog, parse_event_log
 from verifier.wire.codes import ReasonCode
@@ -46,7 +46,7 @@ def measure_parsed(log: EventLog, log_sha256: bytes, size: int, bank: str) -> Me
         loaders.stub_sections,
         loaders.commands,
     )
-    failures = replayed.failures + secure_boot_failures + firmware_failures
+    failures = (*replayed.failures, *secure_boot_failures, *firmware_failures)[:MAX_FAILURES]
     return MeasuredBoot(log_sha256, size, bank, replayed.pcrs, facts, failures)
 
 

@@ -35,9 +35,8 @@ _IPL = EventType.IPL.value
 _AUTHORITY = EventType.EFI_VARIABLE_AUTHORITY.value
 _BOOT = EventType.EFI_VARIABLE_BOOT.value
 
-Part = Literal["content", "value", "text", "none"]
-GrubKind = Literal["command", "command-line"]
-_GRUB_FORMS: tuple[tuple[bytes, GrubKind, bool], ...] = (
+Part = Literal["content", "value", "command", "command-line", "none"]
+_GRUB_FORMS: tuple[tuple[bytes, Literal["command", "command-line"], bool], ...] = (
     (b"grub_cmd: ", "command", False),
     (b"kernel_cmdline: ", "command-line", False),
     (b"grub_cmd ", "command", True),
@@ -46,11 +45,15 @@ _GRUB_FORMS: tuple[tuple[bytes, GrubKind, bool], ...] = (
 """Prefix, meaning, and whether the digest covers the NUL. The prefix itself is never covered."""
 
 
+_PATH_STARTS = frozenset({b"/", b"("})
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedEvent:
     """An event with what its digest in one bank covers.
 
-    `covered` is exactly the covered bytes (of content, of a variable's value, or of a text), None where nothing is.
+    `covered` is exactly the covered bytes, None where nothing is; `part` says of what: all the content, a variable's
+    value, or the text of a GRUB command or kernel command line.
     `consistent` is False where a type that must cover its content does not: the log was altered, or is broken.
     """
 
@@ -91,27 +94,18 @@ def judge(event: BootEvent, digest: bytes, hash_of: Hash) -> JudgedEvent:
 def _judge_loader_text(event: BootEvent, digest: bytes, hash_of: Hash) -> JudgedEvent:
     """PCR 8: all that GRUB and systemd-boot measure there is text, so an uncovered event is an altered one."""
     content = event.content
-    for prefix, _, with_nul in _GRUB_FORMS:
+    for prefix, part, with_nul in _GRUB_FORMS:
         if content.startswith(prefix):
             text = content[len(prefix) :]
             stripped = text.rstrip(b"\0")
-            if hash_of(text if with_nul else stripped) == digest:
-                return JudgedEvent(event, digest, "text", stripped, consistent=True)
-            return JudgedEvent(event, digest, "none", None, consistent=False)
+            if hash_of(text if with_nul else stripped) != digest:
+                return JudgedEvent(event, digest, "none", None, consistent=False)
+            # Attack: the prefix is not covered, so a command line could be called a command. A command line begins
+            # with the path of its kernel, and no GRUB command begins so.
+            is_line = stripped[:1] in _PATH_STARTS
+            return JudgedEvent(event, digest, "command-line" if is_line else part, stripped, consistent=True)
     # systemd-boot before version 252: UTF-16 options in PCR 8, measured with a wide NUL of which the log has one byte.
     for measured in (content, content + b"\0"):
         if hash_of(measured) == digest:
             return JudgedEvent(event, digest, "content", content, consistent=True)
     return JudgedEvent(event, digest, "none", None, consistent=False)
-
-
-def grub_kind(content: bytes, text: bytes) -> GrubKind | None:
-    """Whether covered GRUB text is a command or a kernel command line; None for text that is not GRUB's.
-
-    Attack: the prefix is not covered, so a command line could be called a command. A command line begins with the
-    path of its kernel, and no GRUB command begins so.
-    """
-    for prefix, kind, _ in _GRUB_FORMS:
-        if content.startswith(prefix):
-            return "command-line" if text[:1] in (b"/", b"(") else kind
-    return None

@@ -19,12 +19,14 @@ from verifier.appraisal.boot_facts import (
     Origin,
     StubSection,
 )
-from verifier.appraisal.coverage import Hash, JudgedEvent, grub_kind
+from verifier.appraisal.coverage import Hash, JudgedEvent
 from verifier.appraisal.event_types import IMAGE_TYPES, EventType
 from verifier.evidence.uefi import image_path, load_option_arguments
 
 _TAG_INITRD = bytes.fromhex("ec223b8f")
 _TAG_LOAD_OPTIONS = bytes.fromhex("ed223b8f")
+_IPL = EventType.IPL.value
+_CHAINLOADER = "chainloader "
 _MAX_LOAD_OPTION_CANDIDATES = 64
 """Texts tried against a LoadOptions digest; a real boot has a handful."""
 _STUB_SECTIONS = frozenset(
@@ -90,24 +92,24 @@ def _images(events: Sequence[JudgedEvent], *, unified: bool) -> tuple[BootImage,
 
 def _take_text(judged: JudgedEvent, commands: list[LoaderCommand], lines: list[CommandLine]) -> None:
     """One event of PCR 8: a GRUB command, a kernel command line, or systemd-boot's options."""
-    if judged.covered is None or judged.event.type != EventType.IPL:
+    if judged.covered is None or judged.event.type != _IPL:
         return
     origin = Origin(8, judged.event.index, "covered")
-    kind = grub_kind(judged.event.content, judged.covered)
+    if judged.part == "content":
+        lines.append(_utf16_line(judged, judged.covered, "systemd-boot"))
+        return
     text = judged.covered.decode("utf-8", "backslashreplace")
-    match kind:
-        case None:
-            lines.append(_utf16_line(judged, judged.covered, "systemd-boot"))
-        case "command-line":
-            lines.append(CommandLine(text, judged.digest.hex(), "grub", origin))
-        case "command":
-            commands.append(LoaderCommand(text, origin))
-            name, _, arguments = text.partition(" ")
-            if name == "chainloader" and " " in arguments:
-                while arguments.startswith("--"):
-                    arguments = arguments.partition(" ")[2]
-                # The image's LoadOptions. Attack: its event in PCR 9 can be relabelled, this text cannot.
-                lines.append(CommandLine(arguments, judged.digest.hex(), "grub", origin))
+    if judged.part == "command-line":
+        lines.append(CommandLine(text, judged.digest.hex(), "grub", origin))
+        return
+    commands.append(LoaderCommand(text, origin))
+    if text.startswith(_CHAINLOADER):
+        arguments = text.removeprefix(_CHAINLOADER)
+        while arguments.startswith("--"):
+            arguments = arguments.partition(" ")[2]
+        if " " in arguments:
+            # The image's LoadOptions. Attack: its event in PCR 9 can be relabelled, this text cannot.
+            lines.append(CommandLine(arguments, judged.digest.hex(), "grub", origin))
 
 
 def _utf16_line(judged: JudgedEvent, covered: bytes, source: str) -> CommandLine:

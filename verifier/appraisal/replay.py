@@ -16,7 +16,7 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 
 MAX_FAILURES = 50
-"""What is kept of a log that is wrong throughout: a crafted one must not fill answers and audit rows."""
+"""Kept of a log that is wrong throughout: a crafted one must not fill answers and audit rows."""
 _EV_SEPARATOR = EventType.SEPARATOR.value
 _LOCALITIES = frozenset({0, 3, 4})
 _SEPARATOR = b"\0\0\0\0"
@@ -45,20 +45,30 @@ def replay(log: EventLog, bank: str, hash_of: Hash) -> Replay:
     missing separator, a firmware measurement after it), `event-type-forged` (a separator's digest under another type),
     `event-digest-mismatch` (content that is not what was measured).
     """
-    walk = _Walk(bank, hash_of, log.startup_locality)
+    walk = _Walk(hash_of, log.startup_locality)
+    pcrs, judged_events = walk.pcrs, walk.judged
     for event in log.events:
-        walk.take(event)
+        if event.type == EV_NO_ACTION or event.pcr == NO_PCR:
+            walk.unextended(event)
+            continue
+        digest = event.digests.get(bank)
+        if digest is None:
+            walk.fail(ReasonCode.BOOT_LOG_BANK_MISSING, event, "no digest", bank)
+            continue
+        pcr = event.pcr
+        pcrs[pcr] = hash_of((pcrs[pcr] if pcr in pcrs else walk.first_value(pcr)) + digest)
+        judged = judge(event, digest, hash_of)
+        judged_events.append(judged)
+        walk.check(judged)
     walk.finish()
-    return Replay(walk.pcrs, tuple(walk.judged), tuple(walk.failures), walk.separators)
+    return Replay(pcrs, tuple(judged_events), tuple(walk.failures), walk.separators)
 
 
 class _Walk:
     """State of one pass over the events."""
 
     __slots__ = (
-        "_bank",
         "_forged",
-        "_hash",
         "_locality",
         "_locality_seen",
         "_zeros",
@@ -68,9 +78,7 @@ class _Walk:
         "separators",
     )
 
-    def __init__(self, bank: str, hash_of: Hash, locality: int) -> None:
-        self._bank = bank
-        self._hash = hash_of
+    def __init__(self, hash_of: Hash, locality: int) -> None:
         self._locality = locality if locality in _LOCALITIES else 0
         self._locality_seen = False
         self._zeros = bytes(len(hash_of(b"")))
@@ -80,74 +88,56 @@ class _Walk:
         self.failures: list[Failure] = []
         self.separators: dict[int, int] = {}
 
-    def take(self, event: BootEvent) -> None:
-        if event.pcr == NO_PCR:
-            return
-        if event.type == EV_NO_ACTION:
-            self._no_action(event)
-            return
-        digest = event.digests.get(self._bank)
-        if digest is None:
-            self._fail(ReasonCode.BOOT_LOG_BANK_MISSING, event, "no digest", self._bank)
-            return
-        before = self.pcrs.get(event.pcr)
-        if before is None:
-            before = self._first_value(event.pcr)
-        self.pcrs[event.pcr] = self._hash(before + digest)
-        judged = judge(event, digest, self._hash)
-        self.judged.append(judged)
-        self._check(judged)
-
     def finish(self) -> None:
         if 0 in self.pcrs and 0 not in self.separators:
             # Without it, nothing tells the firmware's measurements from those that anybody made later.
             self.failures.append(Failure(ReasonCode.EVENT_NOT_ALLOWED, "boot.event", "no separator in PCR 0", "one", 0))
 
-    def _first_value(self, pcr: int) -> bytes:
+    def first_value(self, pcr: int) -> bytes:
         if pcr == 0:
             return self._zeros[:-1] + bytes((self._locality,))
         return b"\xff" * len(self._zeros) if 17 <= pcr <= 22 else self._zeros
 
-    def _no_action(self, event: BootEvent) -> None:
+    def unextended(self, event: BootEvent) -> None:
         """EV_NO_ACTION extends nothing, so nothing in it is vouched for and it must not look as if it were."""
+        if event.pcr == NO_PCR:
+            return
         if any(any(digest) for digest in event.digests.values()):
-            self._fail(ReasonCode.EVENT_NOT_ALLOWED, event, "a digest that extends nothing", "zeros")
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, "a digest that extends nothing", "zeros")
         locality = claimed_locality(event)
         if locality is None:
             return
         if event.pcr != 0 or locality not in _LOCALITIES or 0 in self.pcrs:
-            self._fail(
-                ReasonCode.EVENT_NOT_ALLOWED, event, f"locality {locality}", "0, 3 or 4 before PCR 0 is extended"
-            )
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, f"locality {locality}", "0, 3 or 4 before PCR 0 is extended")
         if self._locality_seen:
             # Attack: a second locality, for a parser that takes the last one.
-            self._fail(ReasonCode.EVENT_NOT_ALLOWED, event, "a second StartupLocality", "one")
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, "a second StartupLocality", "one")
         self._locality_seen = True
 
-    def _check(self, judged: JudgedEvent) -> None:
+    def check(self, judged: JudgedEvent) -> None:
         event = judged.event
         if event.type == _EV_SEPARATOR:
             self._separator(judged)
         elif judged.digest in self._forged:
-            self._fail(ReasonCode.EVENT_TYPE_FORGED, event, type_name(event.type), "EV_SEPARATOR")
+            self.fail(ReasonCode.EVENT_TYPE_FORGED, event, type_name(event.type), "EV_SEPARATOR")
         elif event.pcr == 0 and 0 in self.separators:
             # Attack: root extends PCR 0 with the version that a baseline wants and writes the event to match.
-            self._fail(ReasonCode.EVENT_NOT_ALLOWED, event, type_name(event.type), "nothing after the separator")
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, type_name(event.type), "nothing after the separator")
         allowed = ALLOWED.get(event.pcr)
         if allowed is not None and event.type not in allowed:
-            self._fail(ReasonCode.EVENT_NOT_ALLOWED, event, type_name(event.type), "a type that belongs there")
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, type_name(event.type), "a type that belongs there")
         if not judged.consistent:
-            self._fail(ReasonCode.EVENT_DIGEST_MISMATCH, event, type_name(event.type), "content that was measured")
+            self.fail(ReasonCode.EVENT_DIGEST_MISMATCH, event, type_name(event.type), "content that was measured")
 
     def _separator(self, judged: JudgedEvent) -> None:
         event = judged.event
         windows = event.content == _SEPARATOR_WINDOWS and event.pcr not in _SEPARATED_PCRS
         if event.content != _SEPARATOR and not windows:
-            self._fail(ReasonCode.EVENT_NOT_ALLOWED, event, f"separator {event.content[:8].hex()}", "00000000")
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, f"separator {event.content[:8].hex()}", "00000000")
         if event.pcr in self.separators and event.pcr in _SEPARATED_PCRS:
-            self._fail(ReasonCode.EVENT_NOT_ALLOWED, event, "a second separator", "one")
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, "a second separator", "one")
         self.separators.setdefault(event.pcr, event.index)
 
-    def _fail(self, code: ReasonCode, event: BootEvent, observed: str, expected: str) -> None:
+    def fail(self, code: ReasonCode, event: BootEvent, observed: str, expected: str) -> None:
         if len(self.failures) < MAX_FAILURES:
             self.failures.append(Failure(code, "boot.event", observed, expected, event.pcr, event.index))
