@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.commands import policy_app
+from policies.compiler import compile_baseline
 from policies.faults import PolicyCode
 from policies.lint import lint
 from policies.loader import load_baseline
-from tests.forge.baselines import document
+from tests.forge.baselines import compiled, document
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -67,6 +68,15 @@ def test_an_initrd_that_a_loader_reads_must_be_judged() -> None:
     # A unified kernel image carries its initrd inside the image that the firmware checks.
     unified = lambda d: d["bootSets"][0].update(images=d["bootSets"][0]["images"][2:])  # noqa: E731 - one change
     assert _codes(without, unified) == []
+
+
+def test_the_example_baseline_is_good_and_says_what_the_tests_say() -> None:
+    path = Path(__file__).parent.parent.parent / "policies" / "baselines" / "example.yaml"
+    baseline = load_baseline(path.read_text(), path.name)
+    assert lint(baseline, path.name) == ()
+    same = document()
+    same["metadata"] |= {"name": "example", "summary": baseline.metadata.summary}
+    assert compile_baseline(baseline).sha256 == compiled(same).sha256
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
