@@ -160,6 +160,11 @@ def test_a_separator_under_another_type_is_forged(pcr: int, kind: int) -> None:
     assert ReasonCode.EVENT_TYPE_FORGED in _codes(changed(DRAFTS, index, replace(DRAFTS[index], type=kind)))
 
 
+def test_an_action_under_another_type_is_forged() -> None:
+    index = position_of(DRAFTS, 4, EFI_ACTION)
+    assert _codes(changed(DRAFTS, index, replace(DRAFTS[index], type=APPLICATION))) == {ReasonCode.EVENT_TYPE_FORGED}
+
+
 def test_an_error_separator_under_another_type_is_forged_too() -> None:
     assert ReasonCode.EVENT_TYPE_FORGED in _codes(inserted(DRAFTS, 2, event(6, BLOB, b"x", b"\xff\xff\xff\xff")))
 

@@ -21,6 +21,16 @@ _EV_SEPARATOR = EventType.SEPARATOR.value
 _LOCALITIES = frozenset({0, 3, 4})
 _SEPARATOR = b"\0\0\0\0"
 _SEPARATOR_ERROR = b"\xff\xff\xff\xff"
+_TYPED_CONTENTS: Mapping[bytes, int] = {
+    _SEPARATOR: EventType.SEPARATOR.value,
+    _SEPARATOR_ERROR: EventType.SEPARATOR.value,
+    b"Calling EFI Application from Boot Option": EventType.EFI_ACTION.value,
+    b"Returning from EFI Application from Boot Option": EventType.EFI_ACTION.value,
+    b"Exit Boot Services Invocation": EventType.EFI_ACTION.value,
+    b"Exit Boot Services Returned with Success": EventType.EFI_ACTION.value,
+    b"Exit Boot Services Returned with Failure": EventType.EFI_ACTION.value,
+}
+"""Contents that only events of one type have: their digests under another type are a forgery."""
 _SEPARATOR_WINDOWS = b"WBCL"
 _SEPARATED_PCRS = range(8)
 """PCR 0 to 7 belong to the firmware, which closes each with a separator before it starts the operating system."""
@@ -42,8 +52,8 @@ def replay(log: EventLog, bank: str, hash_of: Hash) -> Replay:
 
     Failures: `boot-log-bank-missing` (an event without a digest in this bank), `event-not-allowed` (EV_NO_ACTION with a
     digest, locality that is unknown, repeated or too late, a type outside the closed table, a second, erroneous or
-    missing separator, a firmware measurement after it), `event-type-forged` (a separator's digest under another type),
-    `event-digest-mismatch` (content that is not what was measured).
+    missing separator, a firmware measurement after it), `event-type-forged` (a separator's or known action's digest
+    under another type), `event-digest-mismatch` (content that is not what was measured).
     """
     walk = _Walk(hash_of, log.startup_locality)
     pcrs, judged_events = walk.pcrs, walk.judged
@@ -68,9 +78,9 @@ class _Walk:
     """State of one pass over the events."""
 
     __slots__ = (
-        "_forged",
         "_locality",
         "_locality_seen",
+        "_typed",
         "_zeros",
         "failures",
         "judged",
@@ -82,7 +92,7 @@ class _Walk:
         self._locality = locality if locality in _LOCALITIES else 0
         self._locality_seen = False
         self._zeros = bytes(len(hash_of(b"")))
-        self._forged = frozenset({hash_of(_SEPARATOR), hash_of(_SEPARATOR_ERROR)})
+        self._typed = {hash_of(content): kind for content, kind in _TYPED_CONTENTS.items()}
         self.pcrs: dict[int, bytes] = {}
         self.judged: list[JudgedEvent] = []
         self.failures: list[Failure] = []
@@ -118,8 +128,10 @@ class _Walk:
         event = judged.event
         if event.type == _EV_SEPARATOR:
             self._separator(judged)
-        elif judged.digest in self._forged:
-            self.fail(ReasonCode.EVENT_TYPE_FORGED, event, type_name(event.type), "EV_SEPARATOR")
+        elif self._typed.get(judged.digest, event.type) != event.type:
+            # Attack: the type is not covered, so a separator or an action could be called something else.
+            own = self._typed[judged.digest]
+            self.fail(ReasonCode.EVENT_TYPE_FORGED, event, type_name(event.type), type_name(own))
         elif event.pcr == 0 and 0 in self.separators:
             # Attack: root extends PCR 0 with the version that a baseline wants and writes the event to match.
             self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, type_name(event.type), "nothing after the separator")
