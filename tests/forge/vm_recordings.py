@@ -8,6 +8,7 @@ or accepts. What they show is a genuine boot.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from cryptography import x509
@@ -74,3 +75,15 @@ def write_endorsements(case: Path, directory: Path) -> Path:
     (directory / "roots").mkdir(parents=True)
     (directory / "roots" / "root.pem").write_bytes((case / "ca-root.pem").read_bytes())
     return directory
+
+
+def main() -> None:
+    """`python -m tests.forge.vm_recordings CASE... OUT`: a recording of each case directory, and its maker, below OUT."""
+    *cases, out = (Path(argument) for argument in sys.argv[1:])
+    for case in cases:
+        write_recording(vm_recording(case), out / case.name)
+        write_endorsements(case, out / "endorsements" / case.name)
+
+
+if __name__ == "__main__":
+    main()
