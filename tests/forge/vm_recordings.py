@@ -78,7 +78,7 @@ def write_endorsements(case: Path, directory: Path) -> Path:
 
 
 def main() -> None:
-    """Use: `python -m tests.forge.vm_recordings CASE... OUT`; a recording of each case, and its maker, lie below OUT."""
+    """Use: `python -m tests.forge.vm_recordings CASE... OUT`. OUT then holds recordings and endorsements."""
     *cases, out = (Path(argument) for argument in sys.argv[1:])
     for case in cases:
         write_recording(vm_recording(case), out / case.name)

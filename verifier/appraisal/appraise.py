@@ -42,8 +42,8 @@ class Appraisal:
     """The verdict on one piece of authentic evidence, and all that the result and the store need of it.
 
     `baseline` is the one that was satisfied, else None; `failures` are those of the first of `candidates`, which come
-    closest first. `seen` is what this quote showed; the store keeps the later of it and what it has. `evidence_sha256` is of the
-    quote's TPMS_ATTEST, which covers all other evidence.
+    closest first. `seen` is what this quote showed; the store keeps the later of it and what it has.
+    `evidence_sha256` is of the quote's TPMS_ATTEST, which covers all other evidence.
     """
 
     verdict: Verdict
