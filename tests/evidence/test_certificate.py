@@ -63,15 +63,16 @@ def test_a_key_of_another_kind_is_no_key_and_no_error() -> None:
 def test_a_certificate_cut_at_any_byte_or_with_content_behind_it_is_malformed() -> None:
     for size in range(len(PLAIN)):
         _refused(PLAIN[:size])
-    _refused(PLAIN + b"\1")
     _refused(PLAIN + b"\0\xff")
+    _refused(PLAIN + PLAIN)
 
 
-@pytest.mark.parametrize("padding", [b"\0", b"\xff" * 300, b"\0" * 300])
+@pytest.mark.parametrize("padding", [b"", b"\0", b"\xff" * 300, b"\0" * 300, b"\x11" * 192])
 def test_prefix_and_padding_of_the_tpms_memory_are_removed(padding: bytes) -> None:
     assert parse_certificate(PLAIN + padding).der == PLAIN
     prefix = b"\x10\x01\x00" + len(PLAIN).to_bytes(2, "big")
     assert parse_certificate(prefix + PLAIN + padding).der == PLAIN
+    assert parse_certificate(prefix + b"\x10\x02" + PLAIN + padding).der == PLAIN
 
 
 def test_a_certificate_above_the_limit_is_malformed() -> None:

@@ -40,7 +40,8 @@ _RSA_OIDS = frozenset({"1.2.840.113549.1.1.1", "1.2.840.113549.1.1.7"})
 _EC_OID = "1.2.840.10045.2.1"
 _CURVES: Mapping[str, Curve] = {"1.2.840.10045.3.1.7": "P-256", "1.3.132.0.34": "P-384", "1.3.132.0.35": "P-521"}
 _NV_PREFIX = b"\x10\x01\x00"
-"""Vendor header of some NV dumps: these bytes, then the certificate's size as u16."""
+_NV_FULL_CERTIFICATE = b"\x10\x02"
+"""TCG header of some NV dumps (stored certificate): tag, type, u16 size, and often the tag of a full certificate."""
 _CONTEXT_0, _CONTEXT_1, _CONTEXT_2, _CONTEXT_3 = 0xA0, 0x81, 0x82, 0xA3
 _DIRECTORY_NAME = 0xA4
 _TIME = re.compile(rb"(\d{2}|\d{4})(\d{2})(\d{2})(\d{2})(\d{2})(\d{2})Z")
@@ -99,12 +100,12 @@ class Certificate:
 
 
 def certificate_bytes(blob: bytes) -> bytes:
-    """The certificate in an NV dump: vendor prefix and trailing padding removed. Not parsed beyond its length."""
-    if blob[:3] == _NV_PREFIX and blob[5:6] == b"\x30":
-        blob = blob[5:]
+    """The certificate in an NV dump: prefix and uniform padding removed. Not parsed beyond its length."""
+    if blob[:3] == _NV_PREFIX:
+        blob = blob[5:].removeprefix(_NV_FULL_CERTIFICATE)
     element = DerReader(blob, "certificate").next(SEQUENCE)
     padding = blob[len(element.raw) :]
-    if padding.strip(b"\0") and padding.strip(b"\xff"):
+    if padding.strip(padding[:1]):
         raise MalformedEvidence(ReasonCode.CERTIFICATE_MALFORMED, "certificate", "bytes behind it", "padding or none")
     return element.raw
 
