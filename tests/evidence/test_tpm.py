@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from tests.forge import attest as forge
 from tests.forge.keys import AES_128_CFB, ALG, NULL, EkKind, attestation_key, binding_key, endorsement_key, sized
 from verifier.evidence.tpm import (
-    ATTRIBUTE_RESTRICTED,
-    ATTRIBUTE_SIGN,
     CertifyAttest,
     EccPublic,
     EcdsaSignature,
@@ -132,7 +130,7 @@ def test_real_public_areas_parse_to_their_names_and_kinds() -> None:
     assert isinstance(rsa.key, RsaPublic)
     assert (rsa.key.bits, rsa.key.exponent) == (2048, 65537)
     assert ecc.scheme == SignatureScheme("ecdsa", "sha256")
-    assert ecc.has(ATTRIBUTE_RESTRICTED | ATTRIBUTE_SIGN)
+    assert ecc.attributes == 0x50072
     assert ecc.tpm2b == (GRUB / "ak.pub").read_bytes()
     assert ecc.name[:2] == b"\0\x0b"
 

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from verifier.appraisal.endorsement_key import public_key_of
-from verifier.evidence.tpm import CURVE_BYTES, Curve, EccPublic, HashName, PublicArea
+from verifier.evidence.tpm import EccPublic, PublicArea
+from verifier.evidence.tpm_algorithms import CURVE_BYTES, Curve, HashName
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
 

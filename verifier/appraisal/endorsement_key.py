@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from verifier.appraisal.signatures import PublicKey, load_key
-from verifier.evidence.tpm import HashName, PublicArea, RsaPublic, SymmetricCipher
+from verifier.evidence.tpm import PublicArea, RsaPublic, SymmetricCipher
+from verifier.evidence.tpm_algorithms import HashName
 from verifier.wire.bundle import NodeId
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from verifier.appraisal.attestation_key import check_ak
 from verifier.appraisal.context import EnrolledNode
-from verifier.evidence.tpm import HASH_IDS, PublicArea, parse_public
+from verifier.evidence.tpm import PublicArea, parse_public
+from verifier.evidence.tpm_algorithms import HASH_IDS
 
 HANDLE_NULL = 0x40000007
 HANDLE_ENDORSEMENT = 0x4000000B

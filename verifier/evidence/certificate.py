@@ -25,7 +25,8 @@ from verifier.evidence.der import (
     DerReader,
     oid_text,
 )
-from verifier.evidence.tpm import CURVE_BYTES, Curve, EccPublic, RsaPublic
+from verifier.evidence.tpm import EccPublic, RsaPublic
+from verifier.evidence.tpm_algorithms import CURVE_BYTES, Curve
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 

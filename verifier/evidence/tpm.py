@@ -8,58 +8,35 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from verifier.evidence.reader import Reader
+from verifier.evidence.tpm_algorithms import (
+    ALG_NULL,
+    BANK_NAMES,
+    CIPHERS,
+    CURVE_BYTES,
+    CURVES,
+    ECC_SCHEMES,
+    HASH_IDS,
+    HASH_NAMES,
+    KDFS,
+    MODES,
+    RSA_SCHEMES,
+    SCHEMES,
+    Curve,
+    HashName,
+    KeyScheme,
+)
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 
-HashName = Literal["sha1", "sha256", "sha384", "sha512"]
-KeyScheme = Literal["rsassa", "rsapss", "ecdsa", "rsaes", "oaep", "ecdh"]
-Curve = Literal["P-256", "P-384", "P-521"]
-
-ALG_NULL = 0x0010
-HASH_NAMES: Mapping[int, HashName] = {0x0004: "sha1", 0x000B: "sha256", 0x000C: "sha384", 0x000D: "sha512"}
-"""TPM_ALG_ID of the hashes that we compute (Part 2, section 6.3)."""
-HASH_IDS: Mapping[str, int] = {name: identifier for identifier, name in HASH_NAMES.items()}
-BANK_NAMES: Mapping[int, str] = {**HASH_NAMES, 0x0012: "sm3_256"}
-"""PCR banks that a selection may name; SM3 is known by name and never computed."""
-_SCHEMES: Mapping[int, KeyScheme] = {
-    0x0014: "rsassa",
-    0x0015: "rsaes",
-    0x0016: "rsapss",
-    0x0017: "oaep",
-    0x0018: "ecdsa",
-    0x0019: "ecdh",
-}
-_RSA_SCHEMES = frozenset({"rsassa", "rsapss", "rsaes", "oaep"})
-_ECC_SCHEMES = frozenset({"ecdsa", "ecdh"})
-_CURVES: Mapping[int, Curve] = {0x0003: "P-256", 0x0004: "P-384", 0x0005: "P-521"}
-CURVE_BYTES: Mapping[Curve, int] = {"P-256": 32, "P-384": 48, "P-521": 66}
-"""Size of a coordinate."""
-_SYMMETRIC: Mapping[int, str] = {0x0006: "aes", 0x0013: "sm4", 0x0026: "camellia"}
-_MODES: Mapping[int, str] = {0x0040: "ctr", 0x0041: "ofb", 0x0042: "cbc", 0x0043: "cfb", 0x0044: "ecb"}
-_KDFS: Mapping[int, str] = {0x0007: "mgf1", 0x0020: "kdf1-56a", 0x0021: "kdf2", 0x0022: "kdf1-108"}
 _TYPE_RSA = 0x0001
 _TYPE_ECC = 0x0023
 _DEFAULT_RSA_EXPONENT = 65537
 """What exponent 0 stands for (Part 2, section 12.2.3.5)."""
-
-ATTRIBUTE_FIXED_TPM = 1 << 1
-ATTRIBUTE_ST_CLEAR = 1 << 2
-ATTRIBUTE_FIXED_PARENT = 1 << 4
-ATTRIBUTE_SENSITIVE_DATA_ORIGIN = 1 << 5
-ATTRIBUTE_USER_WITH_AUTH = 1 << 6
-ATTRIBUTE_ADMIN_WITH_POLICY = 1 << 7
-ATTRIBUTE_NO_DA = 1 << 10
-ATTRIBUTE_ENCRYPTED_DUPLICATION = 1 << 11
-ATTRIBUTE_RESTRICTED = 1 << 16
-ATTRIBUTE_DECRYPT = 1 << 17
-ATTRIBUTE_SIGN = 1 << 18
-"""TPMA_OBJECT bits (Part 2, section 8.3)."""
 
 GENERATED_VALUE = 0xFF544347
 """TPM_GENERATED_VALUE: only a TPM signs a structure that begins so with a restricted key (Part 2, section 6.2)."""
@@ -136,10 +113,6 @@ class PublicArea:
     def tpm2b(self) -> bytes:
         """TPM2B_PUBLIC: the bytes that `parse_public` took."""
         return len(self.raw).to_bytes(2, "big") + self.raw
-
-    def has(self, mask: int) -> bool:
-        """Whether all attribute bits of `mask` are set."""
-        return self.attributes & mask == mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +197,14 @@ def parse_public(tpm2b: bytes) -> PublicArea:
     attributes = reader.u32("objectAttributes")
     auth_policy = reader.sized("authPolicy", 64)
     symmetric = _symmetric(reader)
-    scheme = _key_scheme(reader, _RSA_SCHEMES if kind == _TYPE_RSA else _ECC_SCHEMES)
+    scheme = _key_scheme(reader, RSA_SCHEMES if kind == _TYPE_RSA else ECC_SCHEMES)
     kdf: str | None = None
     key: RsaPublic | EccPublic
     if kind == _TYPE_RSA:
         key = _rsa(reader)
     else:
         curve_id = reader.u16("curveID")
-        curve = _CURVES.get(curve_id)
+        curve = CURVES.get(curve_id)
         if curve is None:
             raise reader.fault("curveID", f"{curve_id:#06x}", "P-256, P-384 or P-521")
         kdf = _kdf(reader)
@@ -267,9 +240,9 @@ def _symmetric(reader: Reader) -> SymmetricCipher | None:
     identifier = reader.u16("symmetric")
     if identifier == ALG_NULL:
         return None
-    algorithm = _SYMMETRIC.get(identifier)
+    algorithm = CIPHERS.get(identifier)
     bits = reader.u16("symmetric.keyBits")
-    mode = _MODES.get(reader.u16("symmetric.mode"))
+    mode = MODES.get(reader.u16("symmetric.mode"))
     if algorithm is None or mode is None:
         raise reader.fault("symmetric", f"{identifier:#06x}", "a known block cipher and mode")
     return SymmetricCipher(algorithm, bits, mode)
@@ -279,7 +252,7 @@ def _key_scheme(reader: Reader, allowed: frozenset[str]) -> SignatureScheme | No
     identifier = reader.u16("scheme")
     if identifier == ALG_NULL:
         return None
-    algorithm = _SCHEMES.get(identifier)
+    algorithm = SCHEMES.get(identifier)
     if algorithm is None or algorithm not in allowed:
         raise reader.fault("scheme", f"{identifier:#06x}", "a scheme of the key's type")
     return SignatureScheme(algorithm, None if algorithm == "rsaes" else _hash(reader, "scheme.hash"))
@@ -289,7 +262,7 @@ def _kdf(reader: Reader) -> str | None:
     identifier = reader.u16("kdf")
     if identifier == ALG_NULL:
         return None
-    name = _KDFS.get(identifier)
+    name = KDFS.get(identifier)
     if name is None:
         raise reader.fault("kdf", f"{identifier:#06x}", "a known key derivation")
     return f"{name}/{_hash(reader, 'kdf.hash')}"
@@ -363,7 +336,7 @@ def parse_signature(signature: bytes) -> TpmSignature:
     """
     reader = Reader(signature, ReasonCode.SIGNATURE_MALFORMED, "signature")
     identifier = reader.u16("sigAlg")
-    algorithm = _SCHEMES.get(identifier)
+    algorithm = SCHEMES.get(identifier)
     if algorithm not in ("rsassa", "rsapss", "ecdsa"):
         raise reader.fault("sigAlg", f"{identifier:#06x}", "RSASSA, RSAPSS or ECDSA")
     scheme = SignatureScheme(algorithm, _hash(reader, "hash"))
