@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import click
 import typer
-from typer.core import TyperGroup
 
 from policies.faults import BaselineFault
 from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, Unavailable
@@ -54,59 +52,61 @@ _MOUNTS: Mapping[str, _Mount] = {
 }
 
 
-class _LazyGroup(TyperGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_MOUNTS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        mount = _MOUNTS.get(cmd_name)
-        return None if mount is None else _load(cmd_name, mount)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, mount.short_help) for name, mount in _MOUNTS.items()])
-
-
-def _load(name: str, mount: _Mount) -> click.Command:
-    commands = [_part(path) for path in mount.parts]
-    first = commands[0]
-    if len(commands) > 1 and isinstance(first, TyperGroup):
-        for other in commands[1:]:
-            if isinstance(other, TyperGroup):
-                first.commands.update(other.commands)
-    first.name = name
-    return first
+def command_line(arguments: list[str]) -> typer.Typer:
+    """The command line for `arguments`: the part that they name is imported, of the others only the help is there."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+    app.callback()(nodewarden)
+    chosen = _chosen(arguments)
+    for name, mount in _MOUNTS.items():
+        if name == chosen:
+            _mount(app, name, mount)
+        else:
+            app.command(name, help=mount.short_help)(_elsewhere)
+    return app
 
 
-def _part(path: str) -> click.Command:
-    module_name, attribute = path.split(":")
-    target = getattr(importlib.import_module(module_name), attribute)
-    if isinstance(target, typer.Typer):
-        return typer.main.get_group(target)
-    app = typer.Typer(add_completion=False)
-    app.command()(target)
-    return typer.main.get_command(app)
-
-
-app = typer.Typer(cls=_LazyGroup, add_completion=False, no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
 def nodewarden() -> None:
     """Sensitive model workloads run, and get their secrets, only on nodes that have proved what they booted."""
 
 
+def _elsewhere() -> None:
+    raise AssertionError("a command that was not named on the command line")
+
+
+def _chosen(arguments: list[str]) -> str | None:
+    return arguments[0] if arguments and arguments[0] in _MOUNTS else None
+
+
+def _mount(app: typer.Typer, name: str, mount: _Mount) -> None:
+    targets = [_target(path) for path in mount.parts]
+    first = targets[0]
+    if not isinstance(first, typer.Typer):
+        app.command(name)(first)
+        return
+    for other in targets[1:]:
+        if isinstance(other, typer.Typer):
+            first.registered_commands.extend(other.registered_commands)
+    app.add_typer(first, name=name, help=mount.short_help)
+
+
+def _target(path: str) -> typer.Typer | Callable[..., None]:
+    module_name, attribute = path.split(":")
+    target: typer.Typer | Callable[..., None] = getattr(importlib.import_module(module_name), attribute)
+    return target
+
+
 def main() -> None:
     """Run the command line; every refusal becomes one line on stderr and its exit code."""
+    arguments = sys.argv[1:]
     try:
-        app()
+        command_line(arguments)()
     except BaselineFault as fault:
         _stop(fault.code.value, str(fault), MALFORMED)
     except Refusal as refusal:
         _stop(refusal.code.value, refusal.failure.line(), _exit_code(refusal))
     except ModuleNotFoundError as error:
         # The parts are extras: an image may hold one of them only.
-        command = next((argument for argument in sys.argv[1:] if argument in _MOUNTS), None)
+        command = _chosen(arguments)
         if command is None:
             raise
         _stop("part-not-installed", f"{error.name} is missing: install nodewarden[{_MOUNTS[command].needs}]", MALFORMED)

@@ -52,8 +52,7 @@ def attest_recorded(
     """As `attest_now` without publishing; `signer` in the TPM of `holder` quotes in place of the machine's own AK."""
     node = machine.node
     with verifier_client(machine.settings) as client:
-        with using_tpm(machine.settings) as tpm:
-            challenge = ask_challenge(tpm, node, client, now())
+        challenge = ask_challenge(node, client, now())
         quoting = machine if holder is None else holder
         with using_tpm(quoting.settings) as tpm:
             ak = node.ak if signer is None else signer

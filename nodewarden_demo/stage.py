@@ -184,7 +184,9 @@ def _prepare_verifier(directory: Path, port: int, cluster: DemoCluster) -> Path:
     nodewarden(
         "verifier", "init", "--dir", str(target), "--issuer", VERIFIER_ID, "--audience", CLUSTER_ID, "--port", str(port)
     )
-    (target / "baselines" / "demo-node.yaml").write_text(baseline_text(now()))
+    baseline = target / "baselines" / "demo-node.yaml"
+    baseline.write_text(baseline_text(now()))
+    nodewarden("policy", "lint", str(baseline))
     served = {
         "issuer": ISSUER,
         "jwks_file": str(cluster.jwks_file),
