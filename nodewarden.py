@@ -83,10 +83,14 @@ def _mount(app: typer.Typer, name: str, mount: _Mount) -> None:
     if not isinstance(first, typer.Typer):
         app.command(name)(first)
         return
-    for other in targets[1:]:
-        if isinstance(other, typer.Typer):
-            first.registered_commands.extend(other.registered_commands)
-    app.add_typer(first, name=name, help=mount.short_help)
+    if len(targets) == 1:
+        app.add_typer(first, name=name, help=mount.short_help)
+        return
+    merged = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    for target in targets:
+        if isinstance(target, typer.Typer):
+            merged.registered_commands.extend(target.registered_commands)
+    app.add_typer(merged, name=name, help=mount.short_help)
 
 
 def _target(path: str) -> typer.Typer | Callable[..., None]:

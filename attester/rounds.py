@@ -14,7 +14,7 @@ from attester.private_files import exclusive
 from attester.settings import AttesterSettings
 from attester.state import Enrolment, read_enrolment
 from attester.tpm import Tpm, open_tpm, tpm_errors
-from verifier.wire.bundle import encode_bundle
+from verifier.wire.bundle_codec import encode_bundle
 from verifier.wire.challenge import ChallengeRequest, ChallengeResponse
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json

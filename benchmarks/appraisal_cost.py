@@ -19,7 +19,7 @@ from verifier.appraisal.appraise import appraise
 from verifier.appraisal.authenticate import authenticate
 from verifier.appraisal.verify import verify
 from verifier.evidence.parse import parse_bundle
-from verifier.wire.bundle import decode_bundle
+from verifier.wire.bundle_codec import decode_bundle
 
 NAMES = ("appraisal_cost_ratio", "appraisals_per_s")
 _ROUNDS = 15

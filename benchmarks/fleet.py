@@ -24,7 +24,7 @@ from verifier.node_cache import KnownNode, NodeCache
 from verifier.results import ResultMaker
 from verifier.store.ports import NonceState
 from verifier.tokens import load_signer
-from verifier.wire.bundle import decode_bundle
+from verifier.wire.bundle_codec import decode_bundle
 
 __all__ = ["NOW", "Steady", "steady"]
 

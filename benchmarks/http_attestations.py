@@ -29,7 +29,8 @@ from verifier.appraisal.context import IssuedChallenge
 from verifier.clock import SystemClock
 from verifier.first_start import initialise
 from verifier.wire.binding import bound_items, quote_extra_data
-from verifier.wire.bundle import TpmQuote, encode_bundle
+from verifier.wire.bundle import TpmQuote
+from verifier.wire.bundle_codec import encode_bundle
 from verifier.wire.encoding import canonical_json, decode_base64url, encode_base64url
 
 NAMES = ("http_attestations_per_s_sqlite", "http_cost_vs_null")

@@ -18,7 +18,7 @@ from attester.rounds import ask_challenge, attest, using_tpm
 from nodewarden_demo.cluster import NAMESPACE, POLICY, SECRET, DemoPod
 from nodewarden_demo.stage import Machine, Stage, now, verifier_client
 from nodewarden_demo.steps import Outcome
-from verifier.wire.bundle import encode_bundle
+from verifier.wire.bundle_codec import encode_bundle
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal, Rejection
 from verifier.wire.release import ReleaseResponse

@@ -29,7 +29,8 @@ from verifier.results import ResultMaker, Signed
 from verifier.settings import Settings
 from verifier.store.ports import AttestationCommit, AuditEntry, NonceState, SequenceMoved, Store
 from verifier.wanted import Wanted
-from verifier.wire.bundle import NONCE_BYTES, EvidenceBundle, KnownBody, NodeId, Nonce, decode_bundle
+from verifier.wire.bundle import NONCE_BYTES, EvidenceBundle, KnownBody, NodeId, Nonce
+from verifier.wire.bundle_codec import decode_bundle
 from verifier.wire.challenge import AttestNowRequest, ChallengeRequest
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url

@@ -33,9 +33,10 @@ def test_what_a_node_collects_is_judged_and_taught_from(tpm: SoftwareTpm, tpm_ca
     changed["metadata"] |= {"notBefore": "2027-11-01T00:00:00Z", "expires": "2028-04-01T00:00:00Z"}
     baseline.write_text(json.dumps(changed))
     arguments = ["appraise", str(directory), "--baseline", str(baseline), "--endorsements", str(trusted), "--json"]
-    result = CliRunner().invoke(nodewarden.app, arguments)
+    result = CliRunner().invoke(nodewarden.command_line(arguments), arguments)
     report = json.loads(result.stdout)
     assert (result.exit_code, report["verdict"], report["assignment"]) == (0, "affirming", "assumed")
-    learnt = CliRunner().invoke(nodewarden.app, ["policy", "learn", str(directory), "--endorsements", str(trusted)])
+    learning = ["policy", "learn", str(directory), "--endorsements", str(trusted)]
+    learnt = CliRunner().invoke(nodewarden.command_line(learning), learning)
     assert learnt.exit_code == 0
     assert '"00001014"' in learnt.stdout

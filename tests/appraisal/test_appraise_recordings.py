@@ -69,7 +69,8 @@ def _inventory_baseline(tmp_path: Path, change: Callable[[dict[str, Any]], objec
 def _run(*arguments: str | Path) -> tuple[int, str, str]:
     """The command line's exit code and output, refusals included."""
     runner = CliRunner()
-    result = runner.invoke(nodewarden.app, [str(argument) for argument in arguments])
+    words = [str(argument) for argument in arguments]
+    result = runner.invoke(nodewarden.command_line(words), words)
     if isinstance(result.exception, Refusal):
         return nodewarden._exit_code(result.exception), result.stdout, result.exception.code.value
     if result.exception is not None and not isinstance(result.exception, SystemExit):

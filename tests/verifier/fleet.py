@@ -18,7 +18,8 @@ from verifier.server import Verifier, build_verifier
 from verifier.settings import Settings
 from verifier.store.ports import AuditEntry, NodeRecord, NodeState, PendingEnrolment
 from verifier.wire.binding import quote_extra_data
-from verifier.wire.bundle import Nonce, encode_bundle
+from verifier.wire.bundle import Nonce
+from verifier.wire.bundle_codec import encode_bundle
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import decode_base64url
 from verifier.wire.signed_request import RequestLabel, SignedRequest, encode_signed_request, message_to_sign

@@ -23,9 +23,8 @@ from verifier.wire.bundle import (
     NodeToken,
     Nonce,
     TpmQuote,
-    decode_bundle,
-    encode_bundle,
 )
+from verifier.wire.bundle_codec import decode_bundle, encode_bundle
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 

@@ -13,13 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from verifier.wire.bundle import (
-    NONCE_BYTES,
-    EvidenceBundle,
-    Nonce,
-    bundle_from_json,
-    item_as_json,
-)
+from verifier.wire.bundle import NONCE_BYTES, EvidenceBundle, Nonce
+from verifier.wire.bundle_codec import bundle_from_json, item_as_json
 from verifier.wire.challenge import Pcr
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json, decode_base64url, decode_json_object, encode_base64url
