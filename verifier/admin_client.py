@@ -25,10 +25,10 @@ class AdminClient:
             raise MalformedEvidence(ReasonCode.SETTING_INVALID, "url", url, "https://...")
         self._token = read_private(token_file).decode("ascii", "replace").strip()
         try:
-            context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+            self._context = ssl.create_default_context(cafile=None if ca is None else str(ca))
         except (OSError, ssl.SSLError) as error:
             raise Unavailable(ReasonCode.FILE_UNREADABLE, str(ca), type(error).__name__) from error
-        self._http = httpx.Client(base_url=url, verify=context, timeout=TIMEOUT_SECONDS, trust_env=False)
+        self._url = url.rstrip("/")
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON object at `path`. Raises the refusal that the verifier answered, or `verifier-unreachable`."""
@@ -41,7 +41,9 @@ class AdminClient:
     def _call(self, method: str, path: str, content: bytes | None) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self._token}"}
         try:
-            response = self._http.request(method, path, content=content, headers=headers)
+            # A command makes one call or two: no connection is kept, and no proxy of the environment is used.
+            with httpx.Client(verify=self._context, timeout=TIMEOUT_SECONDS, trust_env=False) as http:
+                response = http.request(method, self._url + path, content=content, headers=headers)
             fields: dict[str, Any] = response.json()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, path, type(error).__name__) from error

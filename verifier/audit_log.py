@@ -119,7 +119,7 @@ def read_checkpoint(path: Path) -> AuditHead:
 
 
 def _rows(store: Store) -> Iterator[AuditRow]:
-    last = 0
+    last = -(2**63)  # Not 0: a row that was put before the first would not be seen.
     while page := store.audit_after(last, _PAGE):
         yield from page
         last = page[-1].id

@@ -13,6 +13,7 @@ import pytest
 from tests.verifier import fleet
 from tests.verifier.http import Http, with_http
 from tests.verifier.test_service_enrolment import begin, enrolled, entry, list_in_inventory
+from verifier.api.endpoint import Answer, send_answer
 from verifier.api.stream import Commits, result_events
 from verifier.roles import Role
 from verifier.wire.codes import ReasonCode
@@ -189,6 +190,26 @@ def test_the_stream_begins_with_what_stands_and_goes_on_in_commit_order(tmp_path
         resumed = result_events(http.verifier.store, commits, int(fields["id"]))
         assert await anext(resumed) == b"event: snapshot-complete\ndata: {}\n\n"
         await resumed.aclose()
+
+    with_http(tmp_path / "v", scenario)
+
+
+def test_a_stream_ends_when_its_client_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verifier.api.stream.KEEP_ALIVE_SECONDS", 0.05)
+
+    async def scenario(http: Http) -> None:
+        commits, sent = Commits(), []
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0.2)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        answer = Answer(b"", 200, "text/event-stream", result_events(http.verifier.store, commits, 0))
+        await asyncio.wait_for(send_answer(answer, "request-1", receive, send), 5)
+        assert len(sent) > 2 and commits.streams == 0
 
     with_http(tmp_path / "v", scenario)
 

@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_a_unit_that_fails_is_undone_and_takes_no_other_with_it(tmp_path: Path) 
         raise Rejection(ReasonCode.NODE_UNKNOWN, "test")
 
     async def scenario() -> list[object]:
-        writes = [store.write_audit(_entry(f"whole-{i}")) for i in range(5)]
+        writes: list[Awaitable[None]] = [store.write_audit(_entry(f"whole-{i}")) for i in range(5)]
         writes.insert(2, store._writer.write(failing))
         return list(await asyncio.gather(*writes, return_exceptions=True))
 
@@ -95,7 +96,7 @@ def test_a_database_that_cannot_be_written_fails_every_caller(tmp_path: Path) ->
     async def scenario() -> list[object]:
         store._writer._transaction.cursor.execute("PRAGMA query_only = ON")
         writes = [store.write_audit(_entry()) for _ in range(3)]
-        failed = list(await asyncio.gather(*writes, return_exceptions=True))
+        failed: list[object] = list(await asyncio.gather(*writes, return_exceptions=True))
         store._writer._transaction.cursor.execute("PRAGMA query_only = OFF")
         await store.write_audit(_entry("after"))
         return failed

@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from verifier.private_files import read_private, write_private
 from verifier.roles import Identity, Role, create_tokens, load_tokens
 from verifier.tls import ensure_tls
-from verifier.tokens import RESULT_TYPE, create_key, load_signer
+from verifier.tokens import create_key, load_signer
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url
 from verifier.wire.failures import MalformedEvidence, Unavailable
+from verifier.wire.result import RESULT_TYPE
 
 NOW = 1_795_000_000
 

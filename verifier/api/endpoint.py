@@ -6,8 +6,9 @@ route without an answer to that question.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -63,7 +64,7 @@ class Answer:
     body: bytes
     status: int = 200
     content_type: str = "application/json"
-    parts: AsyncIterator[bytes] | None = None
+    parts: AsyncGenerator[bytes, None] | None = None
 
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -104,7 +105,7 @@ class Endpoint:
             self._guards.metrics.count(ReasonCode.INTERNAL_ERROR.value)
             status, body = internal_error(request_id)
             answer = Answer(body, status, CONTENT_TYPE_PROBLEM)
-        await send_answer(answer, request_id, send)
+        await send_answer(answer, request_id, receive, send)
 
     async def _answer(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, request_id: str) -> Answer:
         identity = self._admit(scope, headers)
@@ -165,8 +166,8 @@ def address_of(scope: Scope) -> str:
     return "unknown" if client is None else str(client[0])
 
 
-async def send_answer(answer: Answer, request_id: str, send: Send) -> None:
-    """The answer is sent, with its request id."""
+async def send_answer(answer: Answer, request_id: str, receive: Receive, send: Send) -> None:
+    """The answer is sent, with its request id; one in parts until its client goes."""
     headers = [
         (b"content-type", answer.content_type.encode("ascii")),
         (b"x-request-id", request_id.encode("ascii")),
@@ -180,9 +181,21 @@ async def send_answer(answer: Answer, request_id: str, send: Send) -> None:
         await send({"type": "http.response.body", "body": answer.body})
         return
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    async for part in answer.parts:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+    gone = asyncio.ensure_future(_client_gone(receive))
+    try:
+        async for part in answer.parts:
+            # Sending to a client that went is no error, so a stream would go on for ever without this.
+            if gone.done():
+                return
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    finally:
+        gone.cancel()
+        await answer.parts.aclose()
+
+
+async def _client_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _require_no_wait(seconds: int) -> None:

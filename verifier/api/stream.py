@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from verifier.store.ports import Store, StoredResult
 
@@ -44,7 +44,7 @@ class Commits:
             return
 
 
-async def result_events(store: Store, commits: Commits, after: int) -> AsyncIterator[bytes]:
+async def result_events(store: Store, commits: Commits, after: int) -> AsyncGenerator[bytes, None]:
     """The stream from event `after` (0: a snapshot of everything); it ends only when the consumer goes."""
     commits.streams += 1
     try:

@@ -1,6 +1,6 @@
 """The audit chain: rows in commit order, each folded into one running digest, whose head is signed.
 
-head(0) = 32 zero bytes; head(n) = SHA-256(head(n-1) || u64 id || record). Only heads are stored: the rows between two
+head(0) = 32 zero bytes; head(n) = SHA-256(head(n-1) || i64 id || record). Only heads are stored: the rows between two
 heads recompute them, so nothing is gained by changing a row and its digest together.
 """
 
@@ -24,7 +24,7 @@ def extend(head: str, rows: Iterable[AuditRow]) -> str:
     """The chain's head (hex) after `rows` follow `head`."""
     digest = bytes.fromhex(head)
     for row in rows:
-        digest = hashlib.sha256(digest + row.id.to_bytes(8, "big") + row.record.encode()).digest()
+        digest = hashlib.sha256(digest + row.id.to_bytes(8, "big", signed=True) + row.record.encode()).digest()
     return digest.hex()
 
 
