@@ -16,12 +16,10 @@ import jwt
 from admission.key_sets import KeySet
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection
-from verifier.wire.result import AttestationResult, result_from_claims
+from verifier.wire.result import RESULT_TYPE, AttestationResult, result_from_claims
 
 MAX_RESULT_CHARACTERS = 64 * 1024
 ALGORITHMS = frozenset({"ES256"})
-RESULT_TYPE = "eat+jwt"
-"""`typ` of a result (RFC 9711, section 7.3). Attack: another kind of token under the same key (RFC 8725, 3.11)."""
 _FORBIDDEN_HEADERS = frozenset({"jwk", "jku", "x5u", "x5c", "crit", "b64"})
 """Attack: a token that brings the key by which it wants to be checked."""
 

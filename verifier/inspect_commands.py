@@ -19,12 +19,11 @@ from verifier.appraisal.endorsements import ders_in
 from verifier.appraisal.signatures import verify_signature
 from verifier.evidence.tpm import parse_public, parse_signature
 from verifier.inspect_reports import certificate_report, eventlog_report, key_report, quote_report, time_text
-from verifier.tokens import RESULT_TYPE
 from verifier.wire.bundle import MAX_BOOT_LOG_BYTES, MAX_STRUCTURE_BYTES
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import decode_base64url, decode_json_object
 from verifier.wire.failures import MalformedEvidence, Rejection
-from verifier.wire.result import AttestationResult, result_from_claims
+from verifier.wire.result import RESULT_TYPE, AttestationResult, result_from_claims
 
 _MAX_CERTIFICATE_FILE_BYTES = 1024 * 1024
 _MAX_RESULT_BYTES = 256 * 1024

@@ -9,10 +9,10 @@ from pydantic_core import to_json
 from verifier.appraisal.appraise import Appraisal
 from verifier.settings import MAX_RESULT_SECONDS, Settings
 from verifier.store.ports import NodeRecord, NonceState, SignedResult
-from verifier.tokens import RESULT_TYPE, Signer
+from verifier.tokens import Signer
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
-from verifier.wire.result import AttestationResult, Submodule, Verdict, result_claims, worst
+from verifier.wire.result import RESULT_TYPE, AttestationResult, Submodule, Verdict, result_claims, worst
 
 BUILD = "nodewarden 0.1.0"
 

@@ -23,8 +23,6 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json, encode_base64url
 from verifier.wire.failures import MalformedEvidence, Unavailable
 
-RESULT_TYPE = "eat+jwt"
-"""`typ` of an attestation result (RFC 9711, section 7.3)."""
 AUDIT_TYPE = "nodewarden-audit-head+jwt"
 """`typ` of a signed audit head: never taken for a result, nor a result for it (RFC 8725, section 3.11)."""
 

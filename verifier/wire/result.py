@@ -32,6 +32,8 @@ TIER_VALUE: Mapping[Verdict, int] = {
 }
 """AR4SI tier numbers, which the working group's dialect writes."""
 
+RESULT_TYPE = "eat+jwt"
+"""`typ` of a result's JWT header, so that no other token of the same key passes as one (RFC 8725, section 3.11)."""
 PROFILE_DEPLOYED = "tag:github.com,2023:veraison/ear"
 PROFILE_WORKING_GROUP = "tag:ietf.org,2026:rats/ear#03"
 
