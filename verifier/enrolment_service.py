@@ -75,7 +75,7 @@ class EnrolmentService:
         """
         now_ms = self._clock.now_ms()
         now = now_ms // 1000
-        request = decode_message(EnrolmentRequest, body, "enrolment")
+        request = _decoded(body)
         # Certificate chains and OAEP take milliseconds: off the event loop, which evidence shares.
         claimed = await asyncio.to_thread(self._introduce, request, now)
         uid = self._node_uid(request, now)
@@ -179,6 +179,18 @@ class EnrolmentService:
         if entries[0].node_name != node_name:
             raise Rejection(ReasonCode.NODE_NAME_MISMATCH, "enrolment.node_name", node_name, entries[0].node_name)
         return entries[0]
+
+
+def _decoded(body: bytes) -> EnrolmentRequest:
+    try:
+        return decode_message(EnrolmentRequest, body, "enrolment")
+    except MalformedEvidence as fault:
+        if fault.failure.claim != "enrolment.node_name":
+            raise
+        # Its own code: people meet it, where all other faults of form are a program's.
+        raise MalformedEvidence(
+            ReasonCode.NODE_NAME_INVALID, fault.failure.claim, fault.failure.observed, fault.failure.expected
+        ) from fault
 
 
 def _leaf_sha256(certificate: bytes) -> str:

@@ -83,7 +83,7 @@ def test_a_listed_tpm_may_not_take_another_name(tmp_path: Path) -> None:
     async def scenario(http: Http) -> None:
         await list_in_inventory(http, entry(fleet.node(0)))
         assert (await begin(http, fleet.node(0), node_name="other"))["code"] == ReasonCode.NODE_NAME_MISMATCH
-        assert (await begin(http, fleet.node(0), node_name="Bad_Name"))["code"] == ReasonCode.SCHEMA_MISMATCH
+        assert (await begin(http, fleet.node(0), node_name="Bad_Name"))["code"] == ReasonCode.NODE_NAME_INVALID
 
     with_http(tmp_path / "v", scenario)
 

@@ -23,7 +23,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     max_connections = 1000
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as the base narrows it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # - as in the base
         self._in_head = True
         self._whole = False
         self._head_bytes = 0

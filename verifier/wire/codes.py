@@ -72,7 +72,7 @@ class ReasonCode(StrEnum):
     RATE_LIMITED = "rate-limited", "Wait and try again; the answer says how long."
     NODE_UNKNOWN = "node-unknown", "Enrol the node first with 'nodewarden attester enrol'."
     NODE_REVOKED = "node-revoked", "Ask the operator why the node was revoked; 'nodewarden nodes approve' restores it."
-    AUTHENTICATION_REQUIRED = "authentication-required", "Send a bearer token."
+    AUTHENTICATION_REQUIRED = "authentication-required", "Send a bearer token whose role allows this."
     ROLE_FORBIDDEN = "role-forbidden", "Use a token whose role allows this."
     ROUTE_UNKNOWN = "route-unknown", "Check the address and the method."
     STORE_UNAVAILABLE = "store-unavailable", "Try again; if it persists, look at the verifier's database."
