@@ -168,10 +168,10 @@ class StubSection:
 
 @dataclass(frozen=True, slots=True)
 class LoaderCommand:
-    """A GRUB command (PCR 8), text covered."""
+    """A GRUB command: text that PCR 8 covers, and the index of its event."""
 
     text: str
-    origin: Origin
+    event_index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,22 +94,27 @@ def _take_text(judged: JudgedEvent, commands: list[LoaderCommand], lines: list[C
     """One event of PCR 8: a GRUB command, a kernel command line, or systemd-boot's options."""
     if judged.covered is None or judged.event.type != _IPL:
         return
-    origin = Origin(8, judged.event.index, "covered")
     if judged.part == "content":
         lines.append(_utf16_line(judged, judged.covered, "systemd-boot"))
         return
     text = judged.covered.decode("utf-8", "backslashreplace")
-    if judged.part == "command-line":
-        lines.append(CommandLine(text, judged.digest.hex(), "grub", origin))
-        return
-    commands.append(LoaderCommand(text, origin))
-    if text.startswith(_CHAINLOADER):
-        arguments = text.removeprefix(_CHAINLOADER)
-        while arguments.startswith("--"):
-            arguments = arguments.partition(" ")[2]
-        if " " in arguments:
-            # The image's LoadOptions. Attack: its event in PCR 9 can be relabelled, this text cannot.
-            lines.append(CommandLine(arguments, judged.digest.hex(), "grub", origin))
+    arguments: str | None = text
+    if judged.part == "command":
+        commands.append(LoaderCommand(text, judged.event.index))
+        # A chain-loaded image's LoadOptions. Attack: their event in PCR 9 can be relabelled, this text cannot.
+        arguments = _chainloader_arguments(text)
+    if arguments is not None:
+        lines.append(CommandLine(arguments, judged.digest.hex(), "grub", Origin(8, judged.event.index, "covered")))
+
+
+def _chainloader_arguments(command: str) -> str | None:
+    """Path and arguments of a `chainloader` command that has arguments; None of any other command."""
+    if not command.startswith(_CHAINLOADER):
+        return None
+    arguments = command.removeprefix(_CHAINLOADER)
+    while arguments.startswith("--"):
+        arguments = arguments.partition(" ")[2]
+    return arguments if " " in arguments else None
 
 
 def _utf16_line(judged: JudgedEvent, covered: bytes, source: str) -> CommandLine:
