@@ -11,10 +11,12 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from pydantic_core import to_json
 
 from verifier.administration import Administration
 from verifier.api.app import build_app
@@ -139,6 +141,10 @@ async def _background(verifier: Verifier) -> None:
         await asyncio.sleep(CHAIN_SECONDS)
 
 
+def _log_line(event: Any, **_: Any) -> str:
+    return to_json(event, fallback=str).decode()
+
+
 def configure_logging() -> None:
     """Structured logs as JSON lines on stderr."""
     structlog.configure(
@@ -146,7 +152,7 @@ def configure_logging() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            structlog.processors.JSONRenderer(serializer=_log_line),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
@@ -187,16 +193,20 @@ def server_config(verifier: Verifier) -> uvicorn.Config:
     return config
 
 
+def tune_collector() -> None:
+    """What is built now lives as long as the process: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT; then open requests are finished and everything is durable."""
     configure_logging()
     # uvicorn stops at SIGTERM and then raises it again: without a handler that would end us before `close`.
     signal.signal(signal.SIGTERM, lambda *_: None)
     verifier = build_verifier(settings, SystemClock())
-    # What is built now lives as long as the process; the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    tune_collector()
     try:
         server = uvicorn.Server(server_config(verifier))
         _log.info("verifier_started", issuer=settings.issuer, host=settings.listen_host, port=settings.listen_port)
