@@ -193,7 +193,7 @@ class Service:
         """The JSON of a new challenge for the node that signed the request in `message`.
 
         Raises Rejection `node-unknown`, `node-revoked`, `request-signature-invalid`, `request-not-fresh`,
-        `request-replayed`, `rate-limited`.
+        `request-replayed`.
         """
         node, request, now = self._signed(RequestLabel.CHALLENGE, decode_signed_request(message), ChallengeRequest)
         assigned = self.baselines.assigned(node.record.tenant, node.record.cohort)

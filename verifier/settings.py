@@ -78,7 +78,7 @@ class Settings(_Section):
     anonymous_requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] = 60
     """For each address, over all routes that need no token. Evidence and challenges are known by the AK instead."""
     refused_requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] = 120
-    """For each address: so many refused challenges and evidence posts, then it waits."""
+    """For each address: beyond so many refusals it is told no reasons. What is accepted is never limited by address."""
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 12_000
 
     @property

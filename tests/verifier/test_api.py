@@ -178,6 +178,8 @@ def test_refused_evidence_is_rate_limited_and_accepted_evidence_is_not(tmp_path:
             assert (await http.attest(forged))["verdict"] == "affirming"
         codes = [(await http.call("POST", "/v1/evidence", b"{")).status_code for _ in range(6)]
         assert codes == [400] * 5 + [429]
+        # A stranger behind the same address cannot make an honest node's verdict run out.
+        assert (await http.attest(forged))["verdict"] == "affirming"
 
     with_http(tmp_path / "v", scenario, refused_requests_per_minute=5)
 

@@ -392,10 +392,15 @@ def test_a_signed_request_is_good_once_and_only_while_fresh(verifier: Verifier) 
 
 
 def test_live_challenges_of_one_node_are_bounded(verifier: Verifier) -> None:
-    async def scenario(verifier: Verifier, forged: ForgedNode, _challenge: IssuedChallenge) -> None:
-        for _ in range(MAX_LIVE_CHALLENGES - 1):
-            await fleet.challenge(verifier, forged)
-        assert await challenge_refused(verifier, fleet.signed(forged, fleet.NOW)) is ReasonCode.RATE_LIMITED
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        clock = verifier.clock
+        assert isinstance(clock, fleet.SetClock)
+        clock.forward(1)
+        later = [await fleet.challenge(verifier, forged) for _ in range(MAX_LIVE_CHALLENGES)]
+        # The oldest made room, and only it.
+        assert await refused(verifier, fleet.encoded(fleet.evidence(forged, challenge))) is ReasonCode.NONCE_UNKNOWN
+        answer = await attest_to(verifier, fleet.encoded(fleet.evidence(forged, later[0])))
+        assert answer["verdict"] == "affirming"
 
     with_node(verifier, scenario)
 
@@ -419,5 +424,30 @@ def test_a_node_that_waits_hears_when_evidence_is_wanted(verifier: Verifier) -> 
         verifier.reload_baselines()
         assert await asyncio.wait_for(waiting, 5) is True
         assert await verifier.service.wanted.wait("00" * 32, 0.01) is False
+
+    with_node(verifier, scenario)
+
+
+@pytest.mark.parametrize(("profile", "claim"), [("deployed", "ear.status"), ("working-group", "ear_status")])
+def test_results_speak_the_dialect_that_is_configured(tmp_path: Path, profile: str, claim: str) -> None:
+    verifier = fleet.start(tmp_path / profile, fleet.SetClock(), profile=profile)
+
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        answer = await attest_to(verifier, fleet.encoded(fleet.evidence(forged, challenge)))
+        assert result_of(verifier, answer["result"]).verdict is Verdict.AFFIRMING
+        assert claim in jwt.decode(answer["result"], options={"verify_signature": False})
+
+    with_node(verifier, scenario)
+    verifier.close()
+
+
+def test_a_rejected_log_is_neither_kept_nor_named(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        good = fleet.evidence(forged, challenge)
+        wrong = dict(good.pcrs)
+        wrong[0] = bytes(32)
+        answer = await attest_to(verifier, fleet.encoded(good, pcrs=wrong))
+        assert answer["next_challenge"]["collect"]["boot_log_known_sha256"] is None
+        assert verifier.store.boot_log(hashlib.sha256(vm_log()).digest()) is None
 
     with_node(verifier, scenario)

@@ -124,14 +124,11 @@ class Endpoint:
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Identity | None:
         """Who calls; None on routes that need no token. Raises before any of the body is read."""
         guards = self._guards
-        address = address_of(scope)
         if self.access is Access.NODE:
-            _require_no_wait(guards.refused.would_wait_seconds(address))
             return None
         if self.access is Access.OPEN:
-            _require_no_wait(guards.anonymous.wait_seconds(address))
+            _require_no_wait(guards.anonymous.wait_seconds(address_of(scope)))
             return None
-        _require_no_wait(guards.refused.would_wait_seconds(address))
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         identity = guards.tokens.identify(token) if scheme.lower() == b"bearer" and token else None
         if identity is None:
@@ -143,9 +140,12 @@ class Endpoint:
 
     def _refuse(self, refusal: Refusal, scope: Scope, request_id: str) -> Answer:
         guards = self._guards
-        if self.access is not Access.OPEN and refusal.code is not ReasonCode.RATE_LIMITED:
-            guards.refused.wait_seconds(address_of(scope))
         guards.metrics.count(refusal.code.value)
+        if self.access is not Access.OPEN:
+            # Only refusals are limited, after the fact. Attack: a stranger behind the address of honest nodes who uses
+            # up what is theirs, so that their verdicts run out.
+            seconds = guards.refused.wait_seconds(address_of(scope))
+            refusal = _rate_limited(seconds) if seconds else refusal
         status = status_of(refusal)
         _log.info("request_refused", request_id=request_id, path=scope["path"], code=refusal.code.value, status=status)
         return Answer(problem_body(refusal.failure, status, request_id), status, CONTENT_TYPE_PROBLEM)
@@ -200,7 +200,11 @@ async def _client_gone(receive: Receive) -> None:
 
 def _require_no_wait(seconds: int) -> None:
     if seconds:
-        raise Rejection(ReasonCode.RATE_LIMITED, "requests", None, f"again after {seconds} s")
+        raise _rate_limited(seconds)
+
+
+def _rate_limited(seconds: int) -> Rejection:
+    return Rejection(ReasonCode.RATE_LIMITED, "requests", None, f"again after {seconds} s")
 
 
 def _query(text: bytes) -> dict[str, str]:

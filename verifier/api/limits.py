@@ -21,14 +21,14 @@ class RateLimiter:
         self._limit = limit
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait_seconds(self, address: str, cost: float = 1) -> int:
-        """0 when the address had `cost` tokens, which are now taken; else after how many seconds it will have them."""
+    def wait_seconds(self, address: str) -> int:
+        """0 when the address had a token, which is now taken; else after how many seconds it will have one."""
         key = _key(address)
         now = time.monotonic()
         tokens, at = self._buckets.pop(key, (self._capacity, now))
         tokens = min(self._capacity, tokens + (now - at) * self._per_second)
-        if tokens >= max(cost, 1):
-            self._buckets[key] = (tokens - cost, now)
+        if tokens >= 1:
+            self._buckets[key] = (tokens - 1, now)
             wait = 0
         else:
             self._buckets[key] = (tokens, now)
@@ -36,12 +36,6 @@ class RateLimiter:
         if len(self._buckets) > self._limit:
             self._buckets.popitem(last=False)
         return wait
-
-    def would_wait_seconds(self, address: str) -> int:
-        """As `wait_seconds`, and takes nothing; for addresses that were never charged it costs one look-up."""
-        if not self._buckets or _key(address) not in self._buckets:
-            return 0
-        return self.wait_seconds(address, cost=0)
 
 
 def _key(address: str) -> str:

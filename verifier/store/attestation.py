@@ -6,7 +6,7 @@ import hashlib
 import sqlite3
 
 from pydantic_core import to_json
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 
 from verifier.appraisal.context import IssuedChallenge
 from verifier.store.ports import AttestationCommit, AuditEntry, SequenceMoved
@@ -19,7 +19,7 @@ from verifier.store.prepared import (
     USE_NONCE,
     USE_REQUEST,
 )
-from verifier.store.schema import BOOT_LOGS
+from verifier.store.schema import BOOT_LOGS, CHALLENGES
 from verifier.store.writer import Transaction
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
@@ -77,16 +77,23 @@ def count_try(transaction: Transaction, nonce_sha256: bytes, audit: AuditEntry) 
 
 
 def add_challenge(transaction: Transaction, challenge: IssuedChallenge, jti: str, jti_expires_at: int) -> None:
-    """The challenge is live and the request that asked for it is used.
+    """The challenge is live, the request that asked for it is used, and no more than `MAX_LIVE_CHALLENGES` wait.
 
-    Raises Rejection `request-replayed`; `rate-limited` when the node has `MAX_LIVE_CHALLENGES` already.
+    The oldest make room: only the node itself can ask, so it takes them from nobody else. Raises Rejection
+    `request-replayed`.
     """
     use_request(transaction, challenge.node_id, jti, jti_expires_at)
     cursor = transaction.cursor
     live = LIVE_CHALLENGES.run(cursor, node=challenge.node_id, now=challenge.issued_at).fetchone()[0]
     if live >= MAX_LIVE_CHALLENGES:
-        raise Rejection(ReasonCode.RATE_LIMITED, "challenges", f"{live} live", f"at most {MAX_LIVE_CHALLENGES}")
+        _drop_oldest(transaction, challenge.node_id, live + 1 - MAX_LIVE_CHALLENGES)
     _insert_challenge(cursor, challenge)
+
+
+def _drop_oldest(transaction: Transaction, node_id: str, count: int) -> None:
+    unused = (CHALLENGES.c.node_id == node_id) & CHALLENGES.c.used_at.is_(None)
+    oldest = select(CHALLENGES.c.nonce_sha256).where(unused).order_by(CHALLENGES.c.expires_at).limit(count)
+    transaction.connection.execute(delete(CHALLENGES).where(CHALLENGES.c.nonce_sha256.in_(oldest)))
 
 
 def use_request(transaction: Transaction, node_id: str, jti: str, expires_at: int) -> None:

@@ -136,7 +136,7 @@ class SqlStore:
         await self._writer.write(lambda t: attestation.count_try(t, nonce_sha256, audit))
 
     async def add_challenge(self, challenge: IssuedChallenge, jti: str, jti_expires_at: int) -> None:
-        """The challenge is live. Raises Rejection `request-replayed`, `rate-limited`."""
+        """The challenge is live. Raises Rejection `request-replayed`."""
         await self._writer.write(lambda t: attestation.add_challenge(t, challenge, jti, jti_expires_at))
 
     async def use_request(self, node_id: str, jti: str, expires_at: int) -> None:
