@@ -8,6 +8,7 @@ from pydantic_core import to_json
 
 from verifier.appraisal.appraise import Appraisal
 from verifier.settings import MAX_RESULT_SECONDS, Settings
+from verifier.steady_claims import SteadyClaims
 from verifier.store.ports import NodeRecord, NonceState, SignedResult
 from verifier.tokens import Signer
 from verifier.wire.codes import ReasonCode
@@ -36,6 +37,7 @@ class ResultMaker:
         self._audience = settings.audience
         self._profile = settings.eat_profile
         self._signer = signer
+        self._steady = SteadyClaims()
 
     def attested(
         self, node: NodeRecord, ak_public: str, appraisal: Appraisal, nonce: NonceState, uid: str | None, now_ms: int
@@ -48,13 +50,21 @@ class ResultMaker:
         if node.state != "admitted":
             verdict = worst((verdict, Verdict.NONE))
             failures = (*failures, Failure(ReasonCode.NODE_NOT_ADMITTED, "node.state", node.state, "admitted"))
+        sequence = next_sequence(nonce.previous_sequence, now_ms)
+        expires_at = nonce.issued_at + min(appraisal.max_age_seconds, MAX_RESULT_SECONDS)
+        steady = None if failures else self._steady.find(node, ak_public, appraisal, uid)
+        if steady is not None:
+            payload = steady.payload(now_ms // 1000, expires_at, sequence, appraisal.evidence_sha256)
+            token = self._signer.sign_payload(payload, RESULT_TYPE)
+            stored = SignedResult(sequence, verdict.value, now_ms // 1000, expires_at, token, steady.explanation, uid)
+            return Signed(stored, ())
         reasons = tuple(failure.as_json() for failure in failures)
         result = AttestationResult(
             issuer=self._issuer,
             audience=self._audience,
             issued_at=now_ms // 1000,
-            expires_at=nonce.issued_at + min(appraisal.max_age_seconds, MAX_RESULT_SECONDS),
-            sequence=next_sequence(nonce.previous_sequence, now_ms),
+            expires_at=expires_at,
+            sequence=sequence,
             verdict=verdict,
             submodules=submodules,
             node_id=node.node_id,
@@ -71,7 +81,11 @@ class ResultMaker:
             ak_public=ak_public,
             reasons=reasons,
         )
-        return Signed(self._sign(result, explanation(appraisal)), reasons)
+        why = explanation(appraisal)
+        if not failures:
+            claims = result_claims(result, self._profile, BUILD)
+            self._steady.put(node, ak_public, appraisal, uid, claims, why)
+        return Signed(self._sign(result, why), reasons)
 
     def void(self, node: NodeRecord, previous_sequence: int, code: ReasonCode, now_ms: int) -> SignedResult:
         """The result that ends trust in `node` for `code`.

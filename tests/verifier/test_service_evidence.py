@@ -451,3 +451,32 @@ def test_a_rejected_log_is_neither_kept_nor_named(verifier: Verifier) -> None:
         assert verifier.store.boot_log(hashlib.sha256(vm_log()).digest()) is None
 
     with_node(verifier, scenario)
+
+
+def test_claims_that_are_remembered_are_the_claims_that_would_be_made(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        claims, following = [], challenge
+        for _ in range(3):
+            answer = await attest_to(verifier, fleet.encoded(fleet.evidence(forged, following)))
+            claims.append(jwt.decode(answer["result"], options={"verify_signature": False}))
+            result_of(verifier, answer["result"])
+            following = fleet.issued(forged, answer["next_challenge"], fleet.NOW)
+        sequences = [made["nodewarden"].pop("seq") for made in claims]
+        digests = [made["nodewarden"].pop("evidence_sha256") for made in claims]
+        assert claims[0] == claims[1] == claims[2]
+        assert sequences == sorted(set(sequences)) and len(set(digests)) == 3
+        # Another boot: nothing of the former is remembered.
+        rebooted = fleet.evidence(forged, following)
+        rebooted = replace(rebooted, reset_count=4, binding=forged_binding(forged, 4, 0))
+        answer = await attest_to(verifier, fleet.encoded(rebooted))
+        after = jwt.decode(answer["result"], options={"verify_signature": False})
+        assert after["cnf"] != claims[0]["cnf"]
+        assert after["nodewarden"]["boot_id"] != claims[0]["nodewarden"]["boot_id"]
+        await fleet.enrol_record(verifier, replace(fleet.record_of(forged), cohort="prod-b"))
+        following = await fleet.challenge(verifier, forged)
+        moved = fleet.evidence(forged, following)
+        moved = replace(moved, reset_count=4, binding=forged_binding(forged, 4, 0))
+        answer = await attest_to(verifier, fleet.encoded(moved))
+        assert result_of(verifier, answer["result"]).cohort == "prod-b"
+
+    with_node(verifier, scenario)
