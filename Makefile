@@ -27,7 +27,7 @@ demo: setup  ## the whole flow on this machine, on a real software TPM
 	@$(RUN)/nodewarden demo $(ARGS)
 
 test: setup  ## unit tests and tests on a real software TPM
-	$(RUN)/pytest $(ARGS)
+	$(RUN)/pytest -n auto $(ARGS)
 
 corpus: setup  ## compare with independently computed results over NODEWARDEN_CORPUS
 	@deploy/check-corpus.sh $(RUN)

@@ -3,3 +3,8 @@
 from __future__ import annotations
 
 pytest_plugins = ["tests.swtpm_fixtures"]
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes by their length: keys and signatures are new in each process, and workers must agree on names."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
