@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.verifier import fleet
+from tests.verifier.evidence import attest_to, refused, result_of
 from tests.verifier.http import Http
 from tests.verifier.test_service_enrolment import begin, finish
-from tests.verifier.test_service_evidence import attest_to, refused, result_of
 from verifier.cluster_tokens import KubernetesNode, NodeTokens
 from verifier.settings import ClusterSettings
 from verifier.wire.codes import ReasonCode
