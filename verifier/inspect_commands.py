@@ -17,7 +17,8 @@ import typer
 
 from verifier.appraisal.endorsements import ders_in
 from verifier.appraisal.signatures import verify_signature
-from verifier.evidence.tpm import parse_public, parse_signature
+from verifier.evidence.attest import parse_signature
+from verifier.evidence.tpm import parse_public
 from verifier.inspect_reports import certificate_report, eventlog_report, key_report, quote_report, time_text
 from verifier.wire.bundle import MAX_BOOT_LOG_BYTES, MAX_STRUCTURE_BYTES
 from verifier.wire.codes import ReasonCode

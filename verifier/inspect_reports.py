@@ -17,6 +17,7 @@ from verifier.appraisal.boot_facts import MeasuredBoot
 from verifier.appraisal.coverage import HASHES, JudgedEvent, judge
 from verifier.appraisal.ek_certificate import EKU_EK_CERTIFICATE, tpm_identity
 from verifier.appraisal.event_types import IMAGE_TYPES, EventType, type_name
+from verifier.evidence.attest import QuoteAttest, parse_attest
 from verifier.evidence.certificate import (
     OID_EXTENDED_KEY_USAGE,
     OID_SUBJECT_ALTERNATIVE_NAME,
@@ -26,7 +27,7 @@ from verifier.evidence.certificate import (
     parse_certificate,
 )
 from verifier.evidence.eventlog import NO_PCR, BootEvent, parse_event_log
-from verifier.evidence.tpm import EccPublic, PublicArea, QuoteAttest, RsaPublic, parse_attest
+from verifier.evidence.tpm import EccPublic, PublicArea, RsaPublic
 from verifier.evidence.uefi import UefiMalformed, image_path, parse_variable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, printable

@@ -14,9 +14,10 @@ from verifier.appraisal.coverage import HASHES
 from verifier.appraisal.endorsements import ders_in, endorsements_from_files, parse_endorsements
 from verifier.appraisal.signatures import verify_signature
 from verifier.appraisal.x509 import build_path
+from verifier.evidence.attest import CertifyAttest, QuoteAttest, parse_attest, parse_signature
 from verifier.evidence.certificate import parse_certificate
 from verifier.evidence.eventlog import parse_event_log
-from verifier.evidence.tpm import CertifyAttest, QuoteAttest, parse_attest, parse_public, parse_signature
+from verifier.evidence.tpm import parse_public
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection
 

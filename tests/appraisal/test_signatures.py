@@ -10,16 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from tests.evidence.logs import VM
 from tests.forge.keys import attestation_key
 from verifier.appraisal.signatures import verify_signature
-from verifier.evidence.tpm import (
-    EccPublic,
-    EcdsaSignature,
-    PublicArea,
-    RsaSignature,
-    SignatureScheme,
-    TpmSignature,
-    parse_public,
-    parse_signature,
-)
+from verifier.evidence.attest import EcdsaSignature, RsaSignature, TpmSignature, parse_signature
+from verifier.evidence.tpm import EccPublic, PublicArea, SignatureScheme, parse_public
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
 

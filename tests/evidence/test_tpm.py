@@ -9,19 +9,16 @@ from hypothesis import strategies as st
 
 from tests.forge import attest as forge
 from tests.forge.keys import AES_128_CFB, ALG, NULL, EkKind, attestation_key, binding_key, endorsement_key, sized
-from verifier.evidence.tpm import (
+from verifier.evidence import attest as attest_module
+from verifier.evidence.attest import (
     CertifyAttest,
-    EccPublic,
     EcdsaSignature,
     QuoteAttest,
-    RsaPublic,
     RsaSignature,
-    SignatureScheme,
-    SymmetricCipher,
     parse_attest,
-    parse_public,
     parse_signature,
 )
+from verifier.evidence.tpm import EccPublic, RsaPublic, SignatureScheme, SymmetricCipher, parse_public
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 
@@ -259,3 +256,29 @@ def test_arbitrary_bytes_raise_only_malformed_evidence(
                 ReasonCode.PUBLIC_AREA_MALFORMED,
                 ReasonCode.SIGNATURE_MALFORMED,
             }
+
+
+QUOTE_OF_COMMON_SHAPE = (UKI / "quote.attest").read_bytes()
+
+
+@pytest.mark.parametrize("position", range(len(_quote_bytes())))
+def test_a_quote_reads_the_same_at_once_and_field_by_field(position: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (_quote_bytes(), QUOTE_OF_COMMON_SHAPE):
+        for flip in (0x01, 0x80, 0xFF):
+            changed = bytearray(content)
+            changed[position % len(content)] ^= flip
+            at_once = _outcome(bytes(changed))
+            with monkeypatch.context() as general:
+                general.setattr(attest_module, "_common_quote", lambda _: None)
+                assert _outcome(bytes(changed)) == at_once
+
+
+def test_the_quote_of_a_real_tpm_has_the_common_shape() -> None:
+    assert attest_module._common_quote(QUOTE_OF_COMMON_SHAPE) == parse_attest(QUOTE_OF_COMMON_SHAPE)
+
+
+def _outcome(content: bytes) -> object:
+    try:
+        return parse_attest(content)
+    except MalformedEvidence as refusal:
+        return refusal.failure

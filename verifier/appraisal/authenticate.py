@@ -14,8 +14,8 @@ from functools import lru_cache
 from verifier.appraisal.context import EnrolledNode, IssuedChallenge, LastSeen
 from verifier.appraisal.identity import KeyNames, key_names
 from verifier.appraisal.signatures import verify_signature
+from verifier.evidence.attest import PcrSelection, QuoteAttest
 from verifier.evidence.parse import ParsedBundle
-from verifier.evidence.tpm import PcrSelection, QuoteAttest
 from verifier.wire.binding import quote_extra_data
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from verifier.appraisal.authenticate import AuthenticBundle
 from verifier.appraisal.identity import HANDLE_NULL, qualified_name_of_primary
 from verifier.appraisal.signatures import load_key, verify_signature
+from verifier.evidence.attest import CertifyAttest, ClockInfo
 from verifier.evidence.parse import ParsedBindingKey
-from verifier.evidence.tpm import CertifyAttest, ClockInfo, EccPublic, PublicArea
+from verifier.evidence.tpm import EccPublic, PublicArea
 from verifier.wire.binding import binding_key_qualifying_data
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from verifier.evidence.tpm import EccPublic, EcdsaSignature, PublicArea, RsaPublic, RsaSignature, TpmSignature
+from verifier.evidence.attest import EcdsaSignature, RsaSignature, TpmSignature
+from verifier.evidence.tpm import EccPublic, PublicArea, RsaPublic
 from verifier.evidence.tpm_algorithms import Curve
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
-from verifier.evidence.host_facts import ParsedHostFacts, parse_host_facts
-from verifier.evidence.tpm import (
+from verifier.evidence.attest import (
     CertifyAttest,
-    PublicArea,
     QuoteAttest,
     TpmSignature,
     parse_attest,
-    parse_public,
     parse_signature,
 )
+from verifier.evidence.host_facts import ParsedHostFacts, parse_host_facts
+from verifier.evidence.tpm import PublicArea, parse_public
 from verifier.wire.bundle import (
     BindingKey,
     BootLog,

@@ -101,6 +101,7 @@ def binding_key_qualifying_data(node_id: NodeId) -> bytes:
     return hashlib.sha256(_BINDING_KEY_LABEL + bytes.fromhex(node_id)).digest()
 
 
+@lru_cache(maxsize=16384)
 def boot_id(ak_name: bytes, reset_count: int, restart_count: int) -> str:
     """The boot's name (64 hex digits): SHA-256(AK name || u32 resetCount || u32 restartCount), big-endian."""
     counters = reset_count.to_bytes(4, "big") + restart_count.to_bytes(4, "big")
