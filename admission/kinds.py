@@ -1,7 +1,7 @@
 """Our own kinds of group `nodewarden.dev/v1alpha1`, read strictly: an unknown or empty field is a fault.
 
-Only what this version enforces can be written. A field that is accepted and then ignored is a promise that nobody
-keeps, so reactions to loss of trust and access rules are refused until a controller acts on them.
+Only what this version enforces can be written: a field that is accepted and then ignored is a promise that nobody
+keeps. A status is not read, except the result that a NodeAttestation carries: others than we may write it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from admission.trust_objects import (
+    UNGOVERNED_NAMESPACES,
+    Access,
     EnforcementAction,
     Exemption,
     NodeAttestation,
     NodeTrustPolicy,
+    OnLoss,
     SecretGrant,
     SensitiveWorkload,
     StricterRule,
@@ -35,6 +38,8 @@ API_VERSION = "nodewarden.dev/v1alpha1"
 MAX_EVIDENCE_AGE_SECONDS = 600
 """A result lives at most ten minutes, so a longer age would promise what no result can hold."""
 MAX_SECRET_TTL_SECONDS = 24 * 3600
+MAX_SILENCE_SECONDS = 24 * 3600
+"""The longest `maxUnverified`: a verifier that is silent for a day is no outage, it is no verifier."""
 
 _DURATION = re.compile(r"\A([1-9][0-9]{0,6})([smh])\Z")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -90,12 +95,21 @@ class _ExemptionSpec(_Strict):
     expires: Instant
 
 
+class _OnLossSpec(_Strict):
+    action: Literal["Evict", "Delete", "Keep"] = "Evict"
+    grace_period: Duration = "30s"
+    fallback: Literal["Delete", "Keep"] = "Delete"
+    max_unverified: Duration = "30m"
+    taint: bool = False
+
+
 class _PolicySpec(_Strict):
     enforcement_action: EnforcementAction = "deny"
     accept: Annotated[list[Literal["affirming", "warning"]], Field(min_length=1)] = ["affirming"]
     baselines: Annotated[list[_BaselineSpec], Field(min_length=1, max_length=64)]
     max_evidence_age: Duration = "5m"
     min_remaining_validity: Duration = "60s"
+    on_loss: _OnLossSpec = _OnLossSpec()
     exemptions: Annotated[list[_ExemptionSpec], Field(max_length=256)] = []
 
 
@@ -119,12 +133,24 @@ class _SecretSpec(_Strict):
     ttl: Duration = "15m"
 
 
+AccessRule = Literal["Allow", "Deny"]
+
+
+class _AccessSpec(_Strict):
+    exec: AccessRule = "Deny"
+    attach: AccessRule = "Deny"
+    port_forward: AccessRule = "Deny"
+    proxy: AccessRule = "Deny"
+    ephemeral_containers: AccessRule = "Deny"
+
+
 class _WorkloadSpec(_Strict):
     subjects: Annotated[list[_SubjectSpec], Field(min_length=1, max_length=1024)]
     policy_ref: DnsLabel
     stricter: Annotated[list[_StricterSpec], Field(max_length=64)] = []
     images: Annotated[list[PinnedImage], Field(min_length=1, max_length=1024)]
     secrets: Annotated[list[_SecretSpec], Field(max_length=256)] = []
+    access: _AccessSpec = _AccessSpec()
 
 
 class _AttestationSpec(_Strict):
@@ -132,7 +158,9 @@ class _AttestationSpec(_Strict):
     node_uid: Annotated[str, Field(alias="nodeUID", min_length=1, max_length=128)]
 
 
-class _AttestationStatus(_Strict):
+class _AttestationStatus(BaseModel):
+    # The rest of a status is for people. Only the signed result counts, and no decision reads anything beside it.
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
     result: Annotated[str, Field(min_length=1, max_length=64 * 1024)]
 
 
@@ -153,6 +181,7 @@ class _Policy(_Strict):
     kind: Literal["NodeTrustPolicy"]
     metadata: _Metadata
     spec: _PolicySpec
+    status: dict[str, Any] | None = None
 
 
 class _Workload(_Strict):
@@ -160,6 +189,7 @@ class _Workload(_Strict):
     kind: Literal["SensitiveWorkload"]
     metadata: _Metadata
     spec: _WorkloadSpec
+    status: dict[str, Any] | None = None
 
 
 class _Attestation(_Strict):
@@ -222,13 +252,26 @@ def parse_policy(fields: Mapping[str, Any], where: str) -> NodeTrustPolicy:
             Exemption(e.namespace, e.service_account, e.reason, int(datetime.fromisoformat(e.expires).timestamp()))
             for e in spec.exemptions
         ),
+        on_loss=_on_loss(spec.on_loss, where),
     )
+
+
+def _on_loss(spec: _OnLossSpec, where: str) -> OnLoss:
+    silence = duration_seconds(spec.max_unverified)
+    if silence > MAX_SILENCE_SECONDS:
+        raise _invalid(where, "spec.onLoss.maxUnverified", spec.max_unverified, "at most 24h")
+    grace = duration_seconds(spec.grace_period)
+    return OnLoss(spec.action, grace, spec.fallback, silence, spec.taint)
 
 
 def parse_workload(fields: Mapping[str, Any], where: str) -> SensitiveWorkload:
     """The workload in a SensitiveWorkload manifest. Raises MalformedEvidence `manifest-invalid`."""
     manifest = _validated(_Workload, fields, where)
     spec = manifest.spec
+    for subject in spec.subjects:
+        if subject.namespace in UNGOVERNED_NAMESPACES:
+            # The webhook does not see these: the cluster, and we ourselves, must come up without it.
+            raise _invalid(where, "spec.subjects", subject.namespace, "a namespace other than the system's and our own")
     grants: dict[str, SecretGrant] = {}
     for secret in spec.secrets:
         ttl = duration_seconds(secret.ttl)
@@ -244,6 +287,13 @@ def parse_workload(fields: Mapping[str, Any], where: str) -> SensitiveWorkload:
         stricter=tuple(StricterRule(rule.selector.match_labels, rule.policy_ref) for rule in spec.stricter),
         images=frozenset(spec.images),
         secrets=grants,
+        access=Access(
+            exec=spec.access.exec == "Allow",
+            attach=spec.access.attach == "Allow",
+            port_forward=spec.access.port_forward == "Allow",
+            proxy=spec.access.proxy == "Allow",
+            ephemeral_containers=spec.access.ephemeral_containers == "Allow",
+        ),
     )
 
 

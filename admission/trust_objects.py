@@ -18,6 +18,15 @@ VERIFIED_LABEL_PREFIX = "nodewarden.node-restriction.kubernetes.io/"
 """NodeRestriction keeps kubelets from writing labels of any `*.node-restriction.kubernetes.io/` prefix."""
 UNVERIFIED_TAINT = "nodewarden.dev/unverified"
 WORKLOAD_LABEL = "nodewarden.dev/workload"
+ENFORCED_NAMESPACE_LABEL = "nodewarden.dev/enforced"
+"""Namespaces with this label, "true", are those that the webhook is registered for."""
+ATTESTATION_GATE = "nodewarden.dev/attestation"
+"""Scheduling gate of sensitive pods that no node may take yet; our controller alone removes it."""
+SYSTEM_NAMESPACE = "nodewarden-system"
+CONTROLLER_USER = "system:serviceaccount:nodewarden-system:nodewarden-controller"
+UNGOVERNED_NAMESPACES = frozenset(
+    {"kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE, "nodewarden-attester"}
+)
 MIN_BASELINE_ANNOTATION = "nodewarden.dev/min-baseline"
 
 MAX_IMAGE_CHARACTERS = 1024
@@ -36,6 +45,21 @@ class Exemption:
 
 
 @dataclass(frozen=True, slots=True)
+class OnLoss:
+    """What happens to pods whose node lost its verdict: after `grace_period_seconds` of eviction, the fallback.
+
+    `max_unverified_seconds` is how long they may run on when results merely ended (no verifier, no link); `taint` asks
+    for the NoSchedule/NoExecute taint on nodes that are not verified under this policy.
+    """
+
+    action: Literal["Evict", "Delete", "Keep"] = "Evict"
+    grace_period_seconds: int = 30
+    fallback: Literal["Delete", "Keep"] = "Delete"
+    max_unverified_seconds: int = 1800
+    taint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NodeTrustPolicy:
     """What a node must have proved: one of `baselines` (name to lowest version), a verdict, young evidence."""
 
@@ -46,6 +70,7 @@ class NodeTrustPolicy:
     max_evidence_age_seconds: int
     min_remaining_seconds: int
     exemptions: tuple[Exemption, ...]
+    on_loss: OnLoss = OnLoss()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +91,17 @@ class SecretGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """Which ways into a running pod are open to whoever RBAC lets through; all are closed unless said otherwise."""
+
+    exec: bool = False
+    attach: bool = False
+    port_forward: bool = False
+    proxy: bool = False
+    ephemeral_containers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SensitiveWorkload:
     """Which ServiceAccounts' pods are sensitive, which images they may run, and which secrets they may have."""
 
@@ -75,6 +111,7 @@ class SensitiveWorkload:
     stricter: tuple[StricterRule, ...]
     images: frozenset[str]
     secrets: Mapping[str, SecretGrant]
+    access: Access = Access()
 
 
 @dataclass(frozen=True, slots=True)

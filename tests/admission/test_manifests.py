@@ -14,6 +14,7 @@ from admission.kinds import attestation_manifest, parse_attestation, parse_polic
 from admission.manifests import ManifestClusterView, load_manifests
 from admission.pod_tokens import PodTokenVerifier
 from admission.results import InMemorySequences, ResultVerifier
+from admission.trust_objects import Access, OnLoss
 from tests.admission.world import (
     ACCOUNT_UID,
     AUDIENCE,
@@ -101,7 +102,11 @@ def _drop(*path: str | int) -> Change:
         _set("spec", "exemptions", 0, "expires", value="never"),
         _drop("spec", "exemptions", 0, "expires"),
         _set("spec", "exemptions", 0, "reason", value=""),
-        _set("spec", "onLoss", value={"action": "Evict"}),
+        _set("spec", "onLoss", value={"action": "Ignore"}),
+        _set("spec", "onLoss", value={"maxUnverified": "25h"}),
+        _set("spec", "onLoss", value={"maxUnverified": "0s"}),
+        _set("spec", "onLoss", value={"taint": "yes"}),
+        _set("spec", "onLoss", value={"gracePeriodSeconds": 30}),
         _set("spec", "acccept", value=["affirming"]),
         _set("metadata", "name", value="verified"),
         _set("metadata", "name", value="Not-A-Label"),
@@ -116,6 +121,22 @@ def test_a_policy_that_leaves_a_rule_unsaid_or_says_an_unknown_one_is_refused(ch
     with pytest.raises(MalformedEvidence) as caught:
         parse_policy(fields, "x")
     assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+def test_a_policy_says_what_happens_on_loss_and_what_it_does_not_say_is_the_strict_way() -> None:
+    fields = document("NodeTrustPolicy")
+    assert parse_policy(fields, "x").on_loss == OnLoss("Evict", 30, "Delete", 1800, taint=False)
+    fields["spec"]["onLoss"] = {"action": "Keep", "maxUnverified": "2h", "taint": True, "gracePeriod": "5s"}
+    fields["status"] = {"observedGeneration": 3, "conditions": []}
+    assert parse_policy(fields, "x").on_loss == OnLoss("Keep", 5, "Delete", 7200, taint=True)
+
+
+def test_a_workload_closes_every_way_into_its_pods_that_it_does_not_open() -> None:
+    fields = document("SensitiveWorkload")
+    assert parse_workload(fields, "x").access == Access()
+    fields["spec"]["access"] = {"portForward": "Allow", "exec": "Deny"}
+    fields["status"] = {"pods": {"verified": 8}}
+    assert parse_workload(fields, "x").access == Access(port_forward=True)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +155,12 @@ def test_a_policy_that_leaves_a_rule_unsaid_or_says_an_unknown_one_is_refused(ch
         _set("spec", "secrets", 0, "path", value="other"),
         _set("spec", "secrets", 0, "ttl", value="25h"),
         _set("spec", "secrets", 1, "name", value="llm/key"),
-        _set("spec", "access", value={"exec": "Deny"}),
+        _set("spec", "access", value={"exec": True}),
+        _set("spec", "access", value={"exec": "allow"}),
+        _set("spec", "access", value={"everything": "Allow"}),
+        _set("spec", "subjects", 0, "namespace", value="kube-system"),
+        _set("spec", "subjects", 0, "namespace", value="nodewarden-system"),
+        _set("spec", "subjects", 0, "namespace", value="nodewarden-attester"),
         _set("spec", "subjects", 0, "serviceAccount", value="*"),
     ],
 )

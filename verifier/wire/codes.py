@@ -302,6 +302,14 @@ class ReasonCode(StrEnum):
         "Send an AdmissionReview v1 for a resource that the webhook is registered for.",
     )
     MANIFEST_INVALID = "manifest-invalid", "Correct the manifest; the message names file and field."
+    KUBERNETES_REFUSED = (
+        "kubernetes-refused",
+        "See the API server's answer; check RBAC and that the CRDs are installed.",
+    )
+    KUBERNETES_UNREACHABLE = (
+        "kubernetes-unreachable",
+        "Check that the API server answers and that its address and CA are right.",
+    )
 
     # --- secret release ---
     TOKEN_INVALID = "token-invalid", "Use the pod's own projected token with the broker's audience."
