@@ -96,9 +96,9 @@ class _ExemptionSpec(_Strict):
 
 
 class _OnLossSpec(_Strict):
-    action: Literal["Evict", "Delete", "Keep"] = "Evict"
+    action: Literal["Evict", "None"] = "Evict"
     grace_period: Duration = "30s"
-    fallback: Literal["Delete", "Keep"] = "Delete"
+    fallback: Literal["Delete", "None"] = "Delete"
     max_unverified: Duration = "30m"
     taint: bool = False
 

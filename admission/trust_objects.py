@@ -52,9 +52,9 @@ class OnLoss:
     for the NoSchedule/NoExecute taint on nodes that are not verified under this policy.
     """
 
-    action: Literal["Evict", "Delete", "Keep"] = "Evict"
+    action: Literal["Evict", "None"] = "Evict"
     grace_period_seconds: int = 30
-    fallback: Literal["Delete", "Keep"] = "Delete"
+    fallback: Literal["Delete", "None"] = "Delete"
     max_unverified_seconds: int = 1800
     taint: bool = False
 

@@ -126,9 +126,9 @@ def test_a_policy_that_leaves_a_rule_unsaid_or_says_an_unknown_one_is_refused(ch
 def test_a_policy_says_what_happens_on_loss_and_what_it_does_not_say_is_the_strict_way() -> None:
     fields = document("NodeTrustPolicy")
     assert parse_policy(fields, "x").on_loss == OnLoss("Evict", 30, "Delete", 1800, taint=False)
-    fields["spec"]["onLoss"] = {"action": "Keep", "maxUnverified": "2h", "taint": True, "gracePeriod": "5s"}
+    fields["spec"]["onLoss"] = {"action": "None", "maxUnverified": "2h", "taint": True, "gracePeriod": "5s"}
     fields["status"] = {"observedGeneration": 3, "conditions": []}
-    assert parse_policy(fields, "x").on_loss == OnLoss("Keep", 5, "Delete", 7200, taint=True)
+    assert parse_policy(fields, "x").on_loss == OnLoss("None", 5, "Delete", 7200, taint=True)
 
 
 def test_a_workload_closes_every_way_into_its_pods_that_it_does_not_open() -> None:
