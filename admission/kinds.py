@@ -138,9 +138,7 @@ AccessRule = Literal["Allow", "Deny"]
 
 class _AccessSpec(_Strict):
     exec: AccessRule = "Deny"
-    attach: AccessRule = "Deny"
     port_forward: AccessRule = "Deny"
-    proxy: AccessRule = "Deny"
     ephemeral_containers: AccessRule = "Deny"
 
 
@@ -289,9 +287,7 @@ def parse_workload(fields: Mapping[str, Any], where: str) -> SensitiveWorkload:
         secrets=grants,
         access=Access(
             exec=spec.access.exec == "Allow",
-            attach=spec.access.attach == "Allow",
             port_forward=spec.access.port_forward == "Allow",
-            proxy=spec.access.proxy == "Allow",
             ephemeral_containers=spec.access.ephemeral_containers == "Allow",
         ),
     )

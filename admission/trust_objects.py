@@ -92,12 +92,13 @@ class SecretGrant:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which ways into a running pod are open to whoever RBAC lets through; all are closed unless said otherwise."""
+    """Which ways into a running pod are open to whoever RBAC lets through; all are closed unless said otherwise.
+
+    `exec` is attach as well, and `port_forward` is proxy as well: they open the same door.
+    """
 
     exec: bool = False
-    attach: bool = False
     port_forward: bool = False
-    proxy: bool = False
     ephemeral_containers: bool = False
 
 
