@@ -7,16 +7,19 @@ PYTHON ?= python3
 RUN := $(VENV)/bin
 PACKAGES := python3-venv python3-dev pkg-config gcc libtss2-dev swtpm swtpm-tools
 
-.PHONY: help setup system-packages demo test corpus check format lock bench
+NODE_PACKAGES := runc containernetworking-plugins busybox-static
+
+.PHONY: help setup system-packages demo test corpus check format lock bench control-plane e2e cluster
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 system-packages:
 	@deploy/install-packages.sh $(PACKAGES)
 
 $(VENV)/.installed: requirements.lock pyproject.toml | system-packages
-	$(PYTHON) -m venv $(VENV)
+	@# An existing environment stays with its interpreter: a second one's would break its compiled modules.
+	[ -x $(RUN)/python ] || $(PYTHON) -m venv $(VENV)
 	$(RUN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(RUN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -28,6 +31,17 @@ demo: setup  ## the whole flow on this machine, on a real software TPM
 
 test: setup  ## unit tests and tests on a real software TPM
 	$(RUN)/pytest -n auto $(ARGS)
+
+control-plane: setup  ## build a Kubernetes control plane and a node's programs, once, outside the repository
+	@[ "$$(id -u)" -ne 0 ] || deploy/install-packages.sh $(NODE_PACKAGES)
+	@PYTHON=$(PYTHON) deploy/control-plane/build.sh
+	@PYTHON=$(PYTHON) deploy/control-plane/build-node.sh
+
+e2e: control-plane  ## tests against a real control plane and a real node
+	PATH="$(CURDIR)/$(RUN):$$PATH" $(RUN)/pytest tests/e2e --durations=10 $(ARGS)
+
+cluster: control-plane  ## a Kubernetes cluster on this machine to play with, until Ctrl-C
+	@PATH="$(CURDIR)/$(RUN):$$PATH" $(RUN)/python -m tests.e2e.cluster $(ARGS)
 
 corpus: setup  ## compare with independently computed results over NODEWARDEN_CORPUS
 	@deploy/check-corpus.sh $(RUN)
