@@ -10,5 +10,6 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 cd "$work"
 printf 'module helm\ngo 1.24.0\nrequire helm.sh/helm/v3 %s\n' "$HELM" > go.mod
 export GOFLAGS=-mod=mod
-go build -trimpath -ldflags "-s -w -X helm.sh/helm/v3/internal/version.version=$HELM" -o "$OUT/helm.new" helm.sh/helm/v3/cmd/helm
+u=helm.sh/helm/v3/pkg/chartutil # what `helm template` takes for the cluster's version when it asks none
+go build -trimpath -ldflags "-s -w -X helm.sh/helm/v3/internal/version.version=$HELM -X $u.k8sVersionMajor=1 -X $u.k8sVersionMinor=34" -o "$OUT/helm.new" helm.sh/helm/v3/cmd/helm
 mv "$OUT/helm.new" "$OUT/helm"
