@@ -75,6 +75,10 @@ def steady() -> Steady:
         moved=0,
         last_seen=None,
         boot_log_sha256=None,
+        in_row=True,
+        row_nonce_sha256=bytes(32),
+        row_expires_at=challenge.expires_at,
+        used_nonces=b"",
     )
     return Steady(
         body,

@@ -1,7 +1,7 @@
 """What this process itself wrote with the last answers: the state that the next evidence will most likely ask for.
 
-Only a short cut. The transaction that uses a nonce up checks that it is unused and that nothing happened to its node
-since; where that fails, the entry is dropped and the store is asked.
+Only a short cut to the node's row. The statement that uses the nonce up checks that nothing happened to the row since;
+where something did, the store is asked.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from verifier.appraisal.context import IssuedChallenge, LastSeen
+from verifier.store.attestation import used_after
 from verifier.store.ports import NonceState
 from verifier.wire.bundle import Nonce
 
@@ -18,15 +19,19 @@ MAX_NONCES = 20_000
 
 
 class IssuedNonces:
-    """The last issued nonces with the state of their nodes as it was committed."""
+    """The challenges in the rows of the nodes that attested last, with the state of each as it was committed."""
 
     def __init__(self, limit: int = MAX_NONCES) -> None:
         self._limit = limit
-        self._known: OrderedDict[Nonce, NonceState] = OrderedDict()
+        self._known: OrderedDict[str, tuple[Nonce, NonceState]] = OrderedDict()
 
-    def find(self, nonce: Nonce) -> NonceState | None:
+    def find(self, node_id: str, nonce: Nonce) -> NonceState | None:
         """The state as committed with this nonce's challenge; given out once, as a nonce is good once."""
-        return self._known.pop(nonce, None)
+        known = self._known.get(node_id)
+        if known is None or known[0] != nonce:
+            return None
+        del self._known[node_id]
+        return known[1]
 
     def put(
         self,
@@ -36,10 +41,11 @@ class IssuedNonces:
         last_seen: LastSeen,
         boot_log_sha256: bytes | None,
     ) -> None:
-        """`challenge` was committed with a result of `sequence`, in the unit that used up `before`."""
-        self._known[challenge.nonce] = replace(
+        """`challenge` was committed to the node's row with a result of `sequence`, where `before` was used up."""
+        digest = hashlib.sha256(challenge.nonce).digest()
+        state = replace(
             before,
-            nonce_sha256=hashlib.sha256(challenge.nonce).digest(),
+            nonce_sha256=digest,
             issued_at=challenge.issued_at,
             expires_at=challenge.expires_at,
             pcr_bank=challenge.pcr_bank,
@@ -51,10 +57,15 @@ class IssuedNonces:
             moved=before.moved + 1,
             last_seen=last_seen,
             boot_log_sha256=boot_log_sha256,
+            in_row=True,
+            row_nonce_sha256=digest,
+            row_expires_at=challenge.expires_at,
+            used_nonces=used_after(before),
         )
+        self._known[before.node_id] = (challenge.nonce, state)
         if len(self._known) > self._limit:
             self._known.popitem(last=False)
 
-    def forget(self, nonce: Nonce) -> None:
-        """The state of this nonce is no longer known."""
-        self._known.pop(nonce, None)
+    def forget(self, node_id: str) -> None:
+        """The state of this node's row is no longer known."""
+        self._known.pop(node_id, None)

@@ -90,12 +90,12 @@ class Service:
             try:
                 return await self._attest_once(bundle, request_id)
             except SequenceMoved:
-                self._issued.forget(bundle.claimed_nonce)
+                continue
         raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "store", "the node's result kept moving")
 
     async def _attest_once(self, bundle: EvidenceBundle, request_id: str) -> Answered:
         now_ms = self._clock.now_ms()
-        nonce = self._live_nonce(bundle.claimed_nonce, now_ms // 1000)
+        nonce = self._live_nonce(bundle, now_ms // 1000)
         try:
             node = self._node_of(bundle, nonce)
             parsed = parse_bundle(bundle)
@@ -105,7 +105,6 @@ class Service:
             uid = self._check_node_token(node, parsed, now_ms // 1000)
             appraisal, proved = self._judge(authentic, assigned, now_ms // 1000)
         except Refusal as refusal:
-            self._issued.forget(bundle.claimed_nonce)
             await self._count_try(nonce, refusal, request_id, now_ms)
             raise
         signed = self._results.attested(node.record, node.ak_text, appraisal, nonce, uid, now_ms)
@@ -114,10 +113,8 @@ class Service:
         known_log, new_log = _boot_log_to_keep(parsed.boot_log, nonce, proved=proved)
         await self._store.commit_attestation(
             AttestationCommit(
-                nonce_sha256=nonce.nonce_sha256,
+                nonce=nonce,
                 used_at=now_ms // 1000,
-                node_id=node.record.node_id,
-                moved=nonce.moved,
                 result=signed.stored,
                 last_seen=last_seen,
                 boot_log_sha256=known_log,
@@ -127,19 +124,29 @@ class Service:
             )
         )
         self.wanted.attested(node.record.node_id)
-        self._issued.put(following, nonce, signed.stored.sequence, last_seen, known_log)
+        if nonce.row_is_free(now_ms // 1000):
+            self._issued.put(following, nonce, signed.stored.sequence, last_seen, known_log)
+        else:
+            self._issued.forget(nonce.node_id)
         return _answer(node, signed, _challenge_json(following, known_log, self._settings.interval_seconds))
 
-    def _live_nonce(self, claimed: Nonce, now: int) -> NonceState:
-        nonce = self._issued.find(claimed) or self._store.find_nonce(hashlib.sha256(claimed).digest())
-        if nonce is None:
-            raise Rejection(ReasonCode.NONCE_UNKNOWN, "bundle.nonce")
+    def _live_nonce(self, bundle: EvidenceBundle, now: int) -> NonceState:
+        """The challenge that is answered: the one in the row of the claimed node, else one that was asked for."""
+        node_id, claimed = bundle.claimed_node_id, bundle.claimed_nonce
+        nonce = self._issued.find(node_id, claimed) or self._find_nonce(node_id, hashlib.sha256(claimed).digest())
         if nonce.used:
             raise Rejection(ReasonCode.NONCE_USED, "bundle.nonce")
         if now >= nonce.expires_at:
             raise Rejection(ReasonCode.NONCE_EXPIRED, "bundle.nonce", str(now), f"before {nonce.expires_at}")
         if nonce.tries >= MAX_TRIES:
             raise Rejection(ReasonCode.NONCE_TRIES_EXHAUSTED, "bundle.nonce", f"{nonce.tries} tries")
+        return nonce
+
+    def _find_nonce(self, node_id: NodeId, digest: bytes) -> NonceState:
+        nonce = self._store.find_next_nonce(node_id, digest) or self._store.find_nonce(digest)
+        if nonce is None:
+            used = self._store.was_used(node_id, digest)
+            raise Rejection(ReasonCode.NONCE_USED if used else ReasonCode.NONCE_UNKNOWN, "bundle.nonce")
         return nonce
 
     def _node_of(self, bundle: EvidenceBundle, nonce: NonceState) -> KnownNode:
@@ -185,7 +192,7 @@ class Service:
     async def _count_try(self, nonce: NonceState, refusal: Refusal, request_id: str, now_ms: int) -> None:
         detail: dict[str, str | int | None] = {"code": refusal.code.value, "tries": nonce.tries + 1}
         entry = AuditEntry(now_ms, "evidence-refused", "verifier", request_id, nonce.node_id, None, detail)
-        await self._store.count_try(nonce.nonce_sha256, entry)
+        await self._store.count_try(nonce, entry)
 
     # --- challenges ---
 

@@ -77,6 +77,27 @@ def test_a_unit_that_fails_is_undone_and_takes_no_other_with_it(tmp_path: Path) 
     assert records == [f"whole-{i}" for i in range(5)]
 
 
+@pytest.mark.parametrize(("changes", "kept"), [(False, 5), (True, 0)])
+def test_a_unit_without_a_savepoint_is_still_all_or_nothing(tmp_path: Path, changes: bool, kept: int) -> None:
+    store = SqlStore(tmp_path / "v.db", 0)
+
+    def failing(transaction: Transaction) -> None:
+        if changes:
+            transaction.cursor.execute("INSERT INTO audit (record) VALUES ('half')")
+        raise Rejection(ReasonCode.NODE_UNKNOWN, "test")
+
+    async def scenario() -> list[object]:
+        writes: list[Awaitable[None]] = [store.write_audit(_entry(f"whole-{i}")) for i in range(5)]
+        writes.insert(2, store._writer.write(failing, savepoint=False))
+        return list(await asyncio.gather(*writes, return_exceptions=True))
+
+    outcomes = asyncio.run(scenario())
+    records = store.audit_after(0, 100)
+    store.close()
+    assert isinstance(outcomes[2], Rejection)
+    assert len(records) == outcomes.count(None) == kept
+
+
 def test_concurrent_units_share_commits(tmp_path: Path) -> None:
     commits: list[None] = []
     store = SqlStore(tmp_path / "v.db", 0, lambda: commits.append(None))
@@ -191,18 +212,24 @@ asyncio.run(scenario())
 """
 
 
+@pytest.mark.parametrize("asked", [True, False], ids=["asked-for", "of-an-answer"])
 @pytest.mark.parametrize(("where", "kept"), [("before-commit", False), ("after-answer", True)])
-def test_a_process_that_is_killed_leaves_all_or_nothing(tmp_path: Path, where: str, kept: bool) -> None:
+def test_a_process_that_is_killed_leaves_all_or_nothing(tmp_path: Path, where: str, kept: bool, asked: bool) -> None:
     clock = fleet.SetClock()
     verifier = fleet.start(tmp_path / "v", clock)
     forged = fleet.node(2)
+    node_id = forged.enrolled.node_id
 
     async def before() -> tuple[bytes, bytes]:
         await fleet.enrol(verifier, forged)
         challenge = await fleet.challenge(verifier, forged)
+        if not asked:
+            answered = await verifier.service.attest(fleet.encoded(fleet.evidence(forged, challenge)), "request-0")
+            challenge = fleet.issued(forged, json.loads(answered.body)["next_challenge"], fleet.NOW)
         return fleet.encoded(fleet.evidence(forged, challenge)), hashlib.sha256(challenge.nonce).digest()
 
     body, nonce = asyncio.run(before())
+    sequence, rows = _sequence_and_rows(verifier.store, node_id)
     verifier.close()
     (tmp_path / "v" / "bundle").write_bytes(body)
     killed = subprocess.run(
@@ -214,9 +241,18 @@ def test_a_process_that_is_killed_leaves_all_or_nothing(tmp_path: Path, where: s
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     store = SqlStore(tmp_path / "v" / "verifier.db", 0)
-    state, result = store.find_nonce(nonce), store.result(forged.enrolled.node_id)
-    kinds = [json.loads(row.record)["kind"] for row in store.audit_after(0, 100)]
+    live, state = store.find_next_nonce(node_id, nonce), store.find_nonce(nonce)
+    used = store.was_used(node_id, nonce) or (state is not None and state.used)
+    after, rows_after = _sequence_and_rows(store, node_id)
     store.close()
-    assert state is not None and state.used is kept
-    assert (result is not None) is kept
-    assert ("verdict" in kinds) is kept
+    assert used is kept
+    assert (live is not None) is (not asked and not kept)
+    assert (after > sequence) is kept
+    assert rows_after == rows + kept
+
+
+def _sequence_and_rows(store: SqlStore, node_id: str) -> tuple[int, int]:
+    """The node's last sequence number, and how many verdicts were audited."""
+    result = store.result(node_id)
+    verdicts = [row for row in store.audit_after(0, 100) if json.loads(row.record)["kind"] == "verdict"]
+    return 0 if result is None else result.sequence, len(verdicts)

@@ -9,13 +9,15 @@ from pydantic_core import to_json
 from sqlalchemy import delete, insert, select
 
 from verifier.appraisal.context import IssuedChallenge
-from verifier.store.ports import AttestationCommit, AuditEntry, SequenceMoved
+from verifier.store.ports import AttestationCommit, AuditEntry, NonceState, SequenceMoved
 from verifier.store.prepared import (
     ADD_AUDIT,
     ADD_CHALLENGE,
+    COUNT_NEXT_TRY,
     COUNT_TRY,
     LIVE_CHALLENGES,
     STORE_RESULT,
+    STORE_RESULT_AND_NEXT,
     USE_NONCE,
     USE_REQUEST,
 )
@@ -26,42 +28,71 @@ from verifier.wire.failures import Rejection
 
 MAX_LIVE_CHALLENGES = 8
 """A node runs one attester, and perhaps a person's `once` beside it; more is a fault or an attack on the table."""
+MAX_USED_NONCES = 8
+"""So many nonces of answers are still known as used, later they are unknown: more than a node uses in one's life."""
+_SHA256_BYTES = 32
 
 
 def commit_attestation(transaction: Transaction, commit: AttestationCommit) -> None:
     """Nonce used, result stored, audit row written, next challenge issued; all in the caller's unit.
 
-    Raises Rejection `nonce-used` when another bundle took the nonce first, `SequenceMoved` when the node's result is
-    no longer the one that the appraisal started from (revoked, enrolled anew, or attested meanwhile).
+    Where the nonce is in the node's row, one statement does all but the audit row, and nothing but a fault of the
+    database can undo it: that unit needs no savepoint. Raises Rejection `nonce-used` when another bundle took the nonce
+    first, `SequenceMoved` when the node's result is no longer the one that the appraisal started from (revoked,
+    enrolled anew, or attested meanwhile).
     """
-    cursor = transaction.cursor
-    if USE_NONCE.run(cursor, nonce=commit.nonce_sha256, now=commit.used_at).rowcount != 1:
+    cursor, nonce = transaction.cursor, commit.nonce
+    if not nonce.in_row and USE_NONCE.run(cursor, nonce=nonce.nonce_sha256, now=commit.used_at).rowcount != 1:
         raise Rejection(ReasonCode.NONCE_USED, "bundle.nonce")
     result = commit.result
-    stored = STORE_RESULT.run(
-        cursor,
-        node=commit.node_id,
-        expected=commit.moved,
-        sequence=result.sequence,
-        number=transaction.next_event(),
-        tier=result.verdict,
-        issued=result.issued_at,
-        expires=result.expires_at,
-        jwt=result.token,
-        why=result.explanation,
-        uid=result.kubernetes_node_uid,
-        reset=commit.last_seen.reset_count,
-        restart=commit.last_seen.restart_count,
-        clock=commit.last_seen.clock_ms,
-        boot_log=commit.boot_log_sha256,
-    )
+    values = {
+        "node": nonce.node_id,
+        "expected": nonce.moved,
+        "sequence": result.sequence,
+        "number": transaction.next_event(),
+        "tier": result.verdict,
+        "issued": result.issued_at,
+        "expires": result.expires_at,
+        "jwt": result.token,
+        "why": result.explanation,
+        "uid": result.kubernetes_node_uid,
+        "reset": commit.last_seen.reset_count,
+        "restart": commit.last_seen.restart_count,
+        "clock": commit.last_seen.clock_ms,
+        "boot_log": commit.boot_log_sha256,
+    }
+    if nonce.row_is_free(commit.used_at):
+        following = commit.next_challenge
+        values["row_nonce"] = nonce.row_nonce_sha256
+        values["next_nonce"] = hashlib.sha256(following.nonce).digest()
+        values["next_issued"] = following.issued_at
+        values["next_expires"] = following.expires_at
+        values["bank"] = following.pcr_bank
+        values["pcr_list"] = _pcr_list(following.pcrs)
+        values["wants_token"] = int(following.node_token)
+        values["used"] = used_after(nonce)
+        stored = STORE_RESULT_AND_NEXT.run(cursor, **values)
+    else:
+        stored = STORE_RESULT.run(cursor, **values)
     if stored.rowcount != 1:
         raise SequenceMoved
+    if not nonce.row_is_free(commit.used_at):
+        _insert_challenge(cursor, commit.next_challenge)
     if commit.new_boot_log is not None and commit.boot_log_sha256 is not None:
         _keep_boot_log(transaction, commit.boot_log_sha256, commit.new_boot_log)
-    if commit.next_challenge is not None:
-        _insert_challenge(cursor, commit.next_challenge)
     write_audit(transaction, commit.audit)
+
+
+def used_after(nonce: NonceState) -> bytes:
+    """The node's used nonces once `nonce` is used up; one that was asked for is marked in its own table instead."""
+    if not nonce.in_row:
+        return nonce.used_nonces
+    return (nonce.nonce_sha256 + nonce.used_nonces)[: MAX_USED_NONCES * _SHA256_BYTES]
+
+
+def is_among(nonce_sha256: bytes, used: bytes) -> bool:
+    """Whether the digest is one of those in `used_nonces`."""
+    return any(used[at : at + _SHA256_BYTES] == nonce_sha256 for at in range(0, len(used), _SHA256_BYTES))
 
 
 def _keep_boot_log(transaction: Transaction, sha256: bytes, log: bytes) -> None:
@@ -70,9 +101,12 @@ def _keep_boot_log(transaction: Transaction, sha256: bytes, log: bytes) -> None:
         transaction.connection.execute(insert(BOOT_LOGS).values(sha256=sha256, log=log))
 
 
-def count_try(transaction: Transaction, nonce_sha256: bytes, audit: AuditEntry) -> None:
+def count_try(transaction: Transaction, nonce: NonceState, audit: AuditEntry) -> None:
     """One more failed bundle is counted against this nonce, and audited."""
-    COUNT_TRY.run(transaction.cursor, nonce=nonce_sha256)
+    if nonce.in_row:
+        COUNT_NEXT_TRY.run(transaction.cursor, node=nonce.node_id, nonce=nonce.nonce_sha256)
+    else:
+        COUNT_TRY.run(transaction.cursor, nonce=nonce.nonce_sha256)
     write_audit(transaction, audit)
 
 
@@ -112,11 +146,15 @@ def _insert_challenge(cursor: sqlite3.Cursor, challenge: IssuedChallenge) -> Non
         issued=challenge.issued_at,
         expires=challenge.expires_at,
         bank=challenge.pcr_bank,
-        pcr_list=",".join(map(str, challenge.pcrs)),
+        pcr_list=_pcr_list(challenge.pcrs),
         wants_token=int(challenge.node_token),
         no_tries=0,
         unused=None,
     )
+
+
+def _pcr_list(pcrs: tuple[int, ...]) -> str:
+    return ",".join(map(str, pcrs))
 
 
 def write_audit(transaction: Transaction, entry: AuditEntry) -> None:

@@ -148,7 +148,13 @@ def _store_node(transaction: Transaction, node: NodeRecord, void: SignVoid) -> N
         raise Rejection(ReasonCode.NODE_NAME_CONFLICT, "enrolment.node_name", node.node_name) from error
     _void(transaction, node, void)
     # What the former AK was asked is not for the new one to answer.
-    connection.execute(delete(CHALLENGES).where(CHALLENGES.c.node_id == node.node_id))
+    _end_challenges(connection, node.node_id)
+
+
+def _end_challenges(connection: Connection, node_id: str) -> None:
+    connection.execute(delete(CHALLENGES).where(CHALLENGES.c.node_id == node_id))
+    ended = {"next_nonce_sha256": None, "next_expires_at": None}
+    connection.execute(update(RESULTS).where(RESULTS.c.node_id == node_id).values(ended))
 
 
 def _void(transaction: Transaction, node: NodeRecord, void: SignVoid) -> None:
@@ -228,7 +234,7 @@ def forget(transaction: Transaction, node_id: str, void: SignVoid, audit: AuditE
 
 def _remove(transaction: Transaction, node: NodeRecord, void: SignVoid) -> None:
     _void(transaction, node, void)
-    transaction.connection.execute(delete(CHALLENGES).where(CHALLENGES.c.node_id == node.node_id))
+    _end_challenges(transaction.connection, node.node_id)
     transaction.connection.execute(delete(NODES).where(NODES.c.node_id == node.node_id))
 
 

@@ -72,7 +72,11 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class NonceState:
-    """A challenge as stored, with what its node was last seen to be."""
+    """A challenge as stored, with what its node was last seen to be.
+
+    A node has at most one challenge in its own row, the one that the last answer carried (`in_row`: this is that one);
+    others it asked for. `row_nonce_sha256` and `row_expires_at` are of the one in the row, None and 0 without one.
+    """
 
     nonce_sha256: bytes
     node_id: NodeId
@@ -89,6 +93,17 @@ class NonceState:
     moved: int
     last_seen: LastSeen | None
     boot_log_sha256: bytes | None
+    in_row: bool
+    row_nonce_sha256: bytes | None
+    row_expires_at: int
+    used_nonces: bytes
+
+    def row_is_free(self, now: int) -> bool:
+        """Whether the next challenge goes to the node's row: its present one is this one, or is over.
+
+        A person's `once` beside a running attester must not void the challenge that the attester holds.
+        """
+        return self.in_row or now >= self.row_expires_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +144,15 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AttestationCommit:
-    """All that one accepted bundle changes, in one unit."""
+    """All that one accepted bundle changes, in one unit. `nonce` is the state that it was judged from."""
 
-    nonce_sha256: bytes
+    nonce: NonceState
     used_at: int
-    node_id: NodeId
-    moved: int
     result: SignedResult
     last_seen: LastSeen
     boot_log_sha256: bytes | None
     new_boot_log: bytes | None
-    next_challenge: IssuedChallenge | None
+    next_challenge: IssuedChallenge
     audit: AuditEntry
 
 
@@ -178,6 +191,8 @@ class Store(Protocol):
     """
 
     def find_nonce(self, nonce_sha256: bytes) -> NonceState | None: ...
+    def find_next_nonce(self, node_id: str, nonce_sha256: bytes) -> NonceState | None: ...
+    def was_used(self, node_id: str, nonce_sha256: bytes) -> bool: ...
     def node(self, node_id: str) -> NodeRecord | None: ...
     def node_by_name(self, name: str) -> NodeRecord | None: ...
     def nodes(self) -> list[tuple[NodeRecord, StoredResult | None]]: ...
@@ -191,7 +206,7 @@ class Store(Protocol):
     def audit_heads(self) -> list[AuditHead]: ...
 
     async def commit_attestation(self, commit: AttestationCommit) -> None: ...
-    async def count_try(self, nonce_sha256: bytes, audit: AuditEntry) -> None: ...
+    async def count_try(self, nonce: NonceState, audit: AuditEntry) -> None: ...
     async def add_challenge(self, challenge: IssuedChallenge, jti: str, jti_expires_at: int) -> None: ...
     async def use_request(self, node_id: str, jti: str, expires_at: int) -> None: ...
     async def begin_enrolment(self, pending: PendingEnrolment, now: int, audit: AuditEntry) -> None: ...

@@ -38,6 +38,20 @@ _b = bindparam
 _ONE: ColumnElement[int] = literal_column("1")
 """Literal, so that a statement has no parameters but those that its caller names."""
 
+_OF_NODE = (
+    NODES.c.version,
+    NODES.c.state,
+    RESULTS.c.seq,
+    RESULTS.c.moved,
+    RESULTS.c.reset_count,
+    RESULTS.c.restart_count,
+    RESULTS.c.clock_ms,
+    RESULTS.c.boot_log_sha256,
+    RESULTS.c.next_nonce_sha256,
+    RESULTS.c.next_expires_at,
+    RESULTS.c.used_nonces,
+)
+
 FIND_NONCE = Prepared(
     select(
         CHALLENGES.c.node_id,
@@ -48,19 +62,30 @@ FIND_NONCE = Prepared(
         CHALLENGES.c.node_token,
         CHALLENGES.c.tries,
         CHALLENGES.c.used_at,
-        NODES.c.version,
-        NODES.c.state,
-        RESULTS.c.seq,
-        RESULTS.c.moved,
-        RESULTS.c.reset_count,
-        RESULTS.c.restart_count,
-        RESULTS.c.clock_ms,
-        RESULTS.c.boot_log_sha256,
+        *_OF_NODE,
     )
     .select_from(CHALLENGES.join(NODES, NODES.c.node_id == CHALLENGES.c.node_id))
     .join(RESULTS, RESULTS.c.node_id == CHALLENGES.c.node_id)
     .where(CHALLENGES.c.nonce_sha256 == _b("nonce"))
 )
+
+FIND_NEXT_NONCE = Prepared(
+    select(
+        RESULTS.c.node_id,
+        RESULTS.c.next_issued_at,
+        RESULTS.c.next_expires_at,
+        RESULTS.c.next_pcr_bank,
+        RESULTS.c.next_pcrs,
+        RESULTS.c.next_node_token,
+        RESULTS.c.next_tries,
+        literal_column("NULL"),
+        *_OF_NODE,
+    )
+    .select_from(RESULTS.join(NODES, NODES.c.node_id == RESULTS.c.node_id))
+    .where(RESULTS.c.node_id == _b("node"), RESULTS.c.next_nonce_sha256 == _b("nonce"))
+)
+
+USED_NONCES = Prepared(select(RESULTS.c.used_nonces).where(RESULTS.c.node_id == _b("node")))
 
 USE_NONCE = Prepared(
     update(CHALLENGES)
@@ -70,6 +95,12 @@ USE_NONCE = Prepared(
 
 COUNT_TRY = Prepared(
     update(CHALLENGES).where(CHALLENGES.c.nonce_sha256 == _b("nonce")).values(tries=CHALLENGES.c.tries + _ONE)
+)
+
+COUNT_NEXT_TRY = Prepared(
+    update(RESULTS)
+    .where(RESULTS.c.node_id == _b("node"), RESULTS.c.next_nonce_sha256 == _b("nonce"))
+    .values(next_tries=RESULTS.c.next_tries + _ONE)
 )
 
 ADD_CHALLENGE = Prepared(
@@ -90,23 +121,41 @@ READ_EVENT = Prepared(select(COUNTERS.c.value).where(COUNTERS.c.name == literal_
 
 WRITE_EVENT = Prepared(update(COUNTERS).where(COUNTERS.c.name == literal_column("'event'")).values(value=_b("last")))
 
-STORE_RESULT = Prepared(
+_RESULT = {
+    "moved": RESULTS.c.moved + _ONE,
+    "seq": _b("sequence"),
+    "event": _b("number"),
+    "verdict": _b("tier"),
+    "issued_at": _b("issued"),
+    "expires_at": _b("expires"),
+    "token": _b("jwt"),
+    "explanation": _b("why"),
+    "kubernetes_node_uid": _b("uid"),
+    "reset_count": _b("reset"),
+    "restart_count": _b("restart"),
+    "clock_ms": _b("clock"),
+    "boot_log_sha256": _b("boot_log"),
+}
+_SAME_STATE = (RESULTS.c.node_id == _b("node"), RESULTS.c.moved == _b("expected"))
+
+STORE_RESULT = Prepared(update(RESULTS).where(*_SAME_STATE).values(_RESULT))
+
+STORE_RESULT_AND_NEXT = Prepared(
+    # The nonce too, though `moved` rises whenever it changes: that a nonce is good once rests on this line.
     update(RESULTS)
-    .where(RESULTS.c.node_id == _b("node"), RESULTS.c.moved == _b("expected"))
+    .where(*_SAME_STATE, RESULTS.c.next_nonce_sha256.is_not_distinct_from(_b("row_nonce")))
     .values(
-        moved=RESULTS.c.moved + _ONE,
-        seq=_b("sequence"),
-        event=_b("number"),
-        verdict=_b("tier"),
-        issued_at=_b("issued"),
-        expires_at=_b("expires"),
-        token=_b("jwt"),
-        explanation=_b("why"),
-        kubernetes_node_uid=_b("uid"),
-        reset_count=_b("reset"),
-        restart_count=_b("restart"),
-        clock_ms=_b("clock"),
-        boot_log_sha256=_b("boot_log"),
+        _RESULT
+        | {
+            "next_nonce_sha256": _b("next_nonce"),
+            "next_issued_at": _b("next_issued"),
+            "next_expires_at": _b("next_expires"),
+            "next_pcr_bank": _b("bank"),
+            "next_pcrs": _b("pcr_list"),
+            "next_node_token": _b("wants_token"),
+            "next_tries": literal_column("0"),
+            "used_nonces": _b("used"),
+        }
     )
 )
 

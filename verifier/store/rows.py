@@ -14,8 +14,8 @@ _STATES: dict[str, NodeState] = {state: state for state in get_args(NodeState)}
 _ADMISSIONS: dict[str, Admission] = {admission: admission for admission in get_args(Admission)}
 
 
-def nonce_state(nonce_sha256: bytes, row: tuple[Any, ...]) -> NonceState:
-    """The state in a row of `FIND_NONCE`."""
+def nonce_state(nonce_sha256: bytes, row: tuple[Any, ...], *, in_row: bool) -> NonceState:
+    """The state in a row of `FIND_NONCE`, or, with `in_row`, of `FIND_NEXT_NONCE`."""
     reset, restart, clock = row[12:15]
     return NonceState(
         nonce_sha256=nonce_sha256,
@@ -33,6 +33,10 @@ def nonce_state(nonce_sha256: bytes, row: tuple[Any, ...]) -> NonceState:
         moved=row[11],
         last_seen=None if reset is None else LastSeen(reset, restart, clock),
         boot_log_sha256=row[15],
+        in_row=in_row,
+        row_nonce_sha256=row[16],
+        row_expires_at=row[17] or 0,
+        used_nonces=row[18] or b"",
     )
 
 

@@ -90,6 +90,17 @@ RESULTS = Table(
     Column("restart_count", BigInteger),
     Column("clock_ms", BigInteger),
     Column("boot_log_sha256", LargeBinary),
+    # The challenge that the last answer carried, which the next evidence uses up in this very row; null when there is
+    # none. It is looked up by node, so it needs no index. Challenges that a node asks for are in their own table.
+    Column("next_nonce_sha256", LargeBinary),
+    Column("next_issued_at", BigInteger),
+    Column("next_expires_at", BigInteger),
+    Column("next_pcr_bank", Text),
+    Column("next_pcrs", Text),
+    Column("next_node_token", Integer),
+    Column("next_tries", Integer),
+    # Digests of the last nonces that were used up in this row, one after another, the newest first.
+    Column("used_nonces", LargeBinary),
     Index("results_event", "event"),
 )
 

@@ -23,7 +23,7 @@ from verifier.store.ports import (
     SignVoid,
     StoredResult,
 )
-from verifier.store.prepared import FIND_NONCE, KNOWN_BOOT_LOG
+from verifier.store.prepared import FIND_NEXT_NONCE, FIND_NONCE, KNOWN_BOOT_LOG, USED_NONCES
 from verifier.store.rows import node_record, nonce_state, stored_result
 from verifier.store.schema import (
     AUDIT,
@@ -61,9 +61,19 @@ class SqlStore:
     # --- reads ---
 
     def find_nonce(self, nonce_sha256: bytes) -> NonceState | None:
-        """The challenge whose nonce has this digest, with its node; None for one that no node has."""
+        """The asked-for challenge whose nonce has this digest, with its node; None for one that no node has."""
         row = FIND_NONCE.run(self._driver(), nonce=nonce_sha256).fetchone()
-        return None if row is None else nonce_state(nonce_sha256, row)
+        return None if row is None else nonce_state(nonce_sha256, row, in_row=False)
+
+    def find_next_nonce(self, node_id: str, nonce_sha256: bytes) -> NonceState | None:
+        """The challenge in the node's row, if its nonce has this digest."""
+        row = FIND_NEXT_NONCE.run(self._driver(), node=node_id, nonce=nonce_sha256).fetchone()
+        return None if row is None else nonce_state(nonce_sha256, row, in_row=True)
+
+    def was_used(self, node_id: str, nonce_sha256: bytes) -> bool:
+        """Whether the nonce with this digest is one of the last that were used up in the node's row."""
+        row = USED_NONCES.run(self._driver(), node=node_id).fetchone()
+        return row is not None and attestation.is_among(nonce_sha256, row[0] or b"")
 
     def _driver(self) -> Any:
         return self._cursor
@@ -129,11 +139,12 @@ class SqlStore:
 
     async def commit_attestation(self, commit: AttestationCommit) -> None:
         """See `store.attestation.commit_attestation`."""
-        await self._writer.write(lambda t: attestation.commit_attestation(t, commit))
+        savepoint = not commit.nonce.in_row
+        await self._writer.write(lambda t: attestation.commit_attestation(t, commit), savepoint=savepoint)
 
-    async def count_try(self, nonce_sha256: bytes, audit: AuditEntry) -> None:
+    async def count_try(self, nonce: NonceState, audit: AuditEntry) -> None:
         """One failed try is counted and audited."""
-        await self._writer.write(lambda t: attestation.count_try(t, nonce_sha256, audit))
+        await self._writer.write(lambda t: attestation.count_try(t, nonce, audit))
 
     async def add_challenge(self, challenge: IssuedChallenge, jti: str, jti_expires_at: int) -> None:
         """The challenge is live. Raises Rejection `request-replayed`."""

@@ -1,6 +1,7 @@
 """Group commit: concurrent units share one transaction and one sync to disk.
 
-Guarantees: a unit is all or nothing (each runs in its own savepoint, so that one that fails takes no other with it);
+Guarantees: a unit is all or nothing (it runs in its own savepoint, so that one that fails takes no other with it; one
+that does without a savepoint loses the batch if it fails after its first change, so nothing of its own may fail then);
 its caller resumes only after COMMIT returned; when COMMIT fails, every unit of the batch fails. With synchronous=FULL a
 resumed caller means that the change survives a power cut.
 
@@ -69,6 +70,7 @@ class Transaction:
 class _Waiting(Generic[T]):
     unit: Callable[[Transaction], T]
     future: asyncio.Future[T]
+    savepoint: bool
     outcome: T | None = None
     error: BaseException | None = None
 
@@ -97,8 +99,10 @@ class GroupWriter:
         self._thread = threading.Thread(target=self._commit_batches, name="store-commit", daemon=True)
         self._thread.start()
 
-    async def write(self, unit: Callable[[Transaction], T]) -> T:
+    async def write(self, unit: Callable[[Transaction], T], *, savepoint: bool = True) -> T:
         """What `unit` returned, after its changes are durable.
+
+        Without `savepoint`, a unit that fails after its first change loses the batch.
 
         Raises what `unit` raised (its changes are undone), or Unavailable `store-unavailable`.
         """
@@ -106,7 +110,7 @@ class GroupWriter:
             raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "store", "too many writes are waiting")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._waiting.append(_Waiting(unit, future))
+        self._waiting.append(_Waiting(unit, future, savepoint))
         if not self._busy:
             self._busy = True
             self._schedule(loop)
@@ -135,7 +139,10 @@ class GroupWriter:
         try:
             cursor.execute("BEGIN IMMEDIATE")
             for waiting in batch.units:
-                self._run_unit(waiting)
+                if waiting.savepoint:
+                    self._run_unit(waiting)
+                else:
+                    self._run_bare_unit(waiting)
             self._transaction.finish()
         except Exception as error:  # noqa: BLE001 - the batch is lost: each caller must hear of it, and deny
             self._lose(batch, error)
@@ -152,6 +159,16 @@ class GroupWriter:
             cursor.execute("ROLLBACK TO unit")
             waiting.error = _store_error(error)
         cursor.execute("RELEASE unit")
+
+    def _run_bare_unit(self, waiting: _Waiting[Any]) -> None:
+        connection = self._transaction.cursor.connection
+        changes = connection.total_changes
+        try:
+            waiting.outcome = waiting.unit(self._transaction)
+        except Exception as error:
+            if connection.total_changes != changes:
+                raise
+            waiting.error = _store_error(error)
 
     def _commit_batches(self) -> None:
         """On the thread: waits for the disk, with the interpreter's lock released."""
