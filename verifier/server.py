@@ -205,7 +205,12 @@ def serve(settings: Settings) -> None:
     configure_logging()
     # uvicorn stops at SIGTERM and then raises it again: without a handler that would end us before `close`.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    verifier = build_verifier(settings, SystemClock())
+    run(build_verifier(settings, SystemClock()))
+
+
+def run(verifier: Verifier) -> None:
+    """As `serve`, with a verifier that is built."""
+    settings = verifier.settings
     tune_collector()
     try:
         server = uvicorn.Server(server_config(verifier))
