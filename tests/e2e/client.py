@@ -84,7 +84,7 @@ class Client:
                 method, path, params=parameters, content=content, headers={"content-type": content_type}
             )
         kind = response.headers.get("content-type", "")
-        read = response.json() if kind.startswith("application/json") and response.content else response.text
+        read = response.json() if "json" in kind and response.content else response.text
         return Answer(response.status_code, read, tuple(response.headers.get_list("warning")))
 
     def get(self, path: str) -> Answer:

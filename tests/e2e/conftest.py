@@ -6,12 +6,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from nodewarden_demo.software_tpm import LocalCa, SoftwareTpm
 from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane, Options, control_plane
+from tests.e2e.install import install
+from tests.e2e.machines import VerifierService, verifier_service
 from tests.e2e.real_node import RealNode, missing_ability, real_node
 
 
@@ -63,3 +67,24 @@ def tenant(plane: ControlPlane, namespace: str) -> Iterator[Client]:
     plane.admin.must_create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
     with plane.as_user(user) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def installed(plane: ControlPlane) -> list[dict[str, Any]]:
+    """The product's objects are in the cluster; its webhook configurations, not yet registered."""
+    return install(plane)
+
+
+@pytest.fixture(scope="session")
+def maker(folder: Path) -> LocalCa:
+    """The TPM manufacturer whose root the verifier pins."""
+    ca = LocalCa.create(folder / "maker")
+    # Its certificates come into being with the first TPM that it makes.
+    SoftwareTpm.manufacture(folder / "first-tpm", ca, "first")
+    return ca
+
+
+@pytest.fixture(scope="session")
+def verifier(plane: ControlPlane, installed: object, folder: Path, maker: LocalCa) -> Iterator[VerifierService]:
+    with verifier_service(plane, folder / "verifier", maker) as running:
+        yield running
