@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from admission.assembly import build_broker, build_webhook, server_of
 from admission.clock import system_clock
+from admission.controller.commands import controller, uninstall
 from admission.events import configure_logging
 from admission.offline_test import PodReport, run_offline_test
 from admission.private_files import read_bounded
@@ -26,6 +27,8 @@ from verifier.wire.release import SecretName
 admission_app = typer.Typer(no_args_is_help=True, help="Admission of pods and release of secrets.")
 secrets_app = typer.Typer(no_args_is_help=True, help="The broker's sealed secret store.")
 admission_app.add_typer(secrets_app, name="secrets")
+admission_app.command()(controller)
+admission_app.command()(uninstall)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="Settings file (YAML).")]
 StoreOption = Annotated[Path, typer.Option("--store", help="Sealed store file.")]

@@ -113,7 +113,20 @@ SettingsT = TypeVar("SettingsT", bound=_Service)
 def load_settings(kind: type[SettingsT], path: Path) -> SettingsT:
     """The settings in the YAML file `path`, with every path made absolute and the TLS key's mode checked.
 
-    Raises MalformedEvidence `setting-invalid`, Rejection `file-mode-unsafe`, Unavailable `file-unreadable`.
+    Raises as `read_settings`, Rejection `file-mode-unsafe`.
+    """
+    settings = read_settings(kind, path)
+    require_private(settings.tls.key)
+    return settings
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def read_settings(kind: type[ModelT], path: Path) -> ModelT:
+    """The settings in the YAML file `path`, with every path made absolute.
+
+    Raises MalformedEvidence `setting-invalid`, Unavailable `file-unreadable`.
     """
     try:
         found = list(documents(read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8"), str(path)))
@@ -126,12 +139,7 @@ def load_settings(kind: type[SettingsT], path: Path) -> SettingsT:
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["type"], first["msg"]) from error
     except UnicodeDecodeError as error:
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), "not UTF-8") from error
-    placed = _placed(settings, path.resolve().parent)
-    require_private(placed.tls.key)
-    return placed
-
-
-ModelT = TypeVar("ModelT", bound=BaseModel)
+    return _placed(settings, path.resolve().parent)
 
 
 def _placed(model: ModelT, base: Path) -> ModelT:

@@ -1,0 +1,199 @@
+"""Brings everything about one node to where the verifier's newest word puts it, in the order that loss of trust asks.
+
+1. The NodeAttestation carries a fallen result before anything else: from then on webhook and broker refuse.
+2. Leases of the node's secrets start to be revoked.
+3. After at most one second, answered or not, labels go and, where a policy asks for it, the taint comes.
+4. Pods that may not run there any more are evicted, then deleted.
+A step that the API server refuses does not hold up those after it; the whole is tried again until nothing is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from admission.clock import Clock
+from admission.controller.attestation_object import (
+    attestation_object,
+    attestation_status,
+    refresh_at,
+    unproven_since,
+    write_due,
+)
+from admission.controller.eviction import LOST_EVENT, Evictions
+from admission.controller.loss import fate_of
+from admission.controller.node_marks import VERIFIED_LABEL, label_patch, labels_wanted, taint_patch, taints_wanted
+from admission.controller.observed import ObservedNode
+from admission.controller.results_book import Entry, ResultsBook
+from admission.controller.revocation import revoke_leases
+from admission.controller.standing import NodeStanding, standing_of
+from admission.controller.view import OURS, ControllerView, Kept
+from admission.controller.writer import Writer
+from admission.kube import KubeConflict, KubeNotFound
+from admission.pod_rules import govern
+from verifier.wire.failures import Refusal
+
+REVOCATION_HEAD_START_SECONDS = 1.0
+ATTESTATIONS = f"{OURS}/nodeattestations"
+_REMOVABLE = ("bootID", "evidenceDigest", "baseline")
+
+
+class NodeReconciler:
+    """`reconcile` may run for different nodes at once, for one node never twice at once."""
+
+    def __init__(
+        self,
+        view: ControllerView,
+        book: ResultsBook,
+        writer: Writer,
+        evictions: Evictions,
+        clock: Clock,
+        marked: Callable[[str], None],
+    ) -> None:
+        """`marked` hears the name of each node whose labels were changed."""
+        self._view, self._book, self._writer, self._evictions = view, book, writer, evictions
+        self._clock, self._marked = clock, marked
+        self._fell_at: dict[str, float] = {}
+        self._unwritten: dict[str, float] = {}
+        self._stored: dict[str, str] = {}
+        self._ending: dict[str, frozenset[str]] = {}
+
+    def oldest_unwritten_seconds(self) -> float:
+        """For how long a fallen result has been known and not been written; 0 when none is."""
+        return max((time.monotonic() - since for since in self._unwritten.copy().values()), default=0.0)
+
+    def reconcile(self, name: str) -> float | None:
+        """Does what is due for the node `name`. Returns after how many seconds time alone asks for another look."""
+        observed, kept = self._view.nodes.get(name), self._view.attestations.get(name)
+        if observed is None:
+            if kept is not None:
+                self._writer.delete(f"{ATTESTATIONS}/{name}", kept.uid)
+            self._forget(name)
+            return None
+        now = self._clock()
+        standing = standing_of(self._view, observed.node, self._view.all_policies(), self._view.intruders(name), now)
+        entry = self._book.entry(name)
+        fell_at = self._note_fall(name, standing)
+        refused: list[Refusal] = []
+        before: Mapping[str, Any] = {}
+        try:
+            kept = self._current(kept, standing, entry)
+            before = {} if kept is None else kept.status
+            if kept is not None and entry is not None:
+                self._write_status(kept, standing, entry, now)
+            self._unwritten.pop(name, None)
+        except Refusal as refusal:
+            refused.append(refusal)
+        looks: list[float | None] = []
+        if fell_at is not None:
+            # 2. and 3.: the head start ends when all are revoked, and after a second in any case.
+            left = REVOCATION_HEAD_START_SECONDS - (time.monotonic() - fell_at)
+            open_leases = revoke_leases(self._view, self._writer, standing, now, refused)
+            if open_leases and left > 0:
+                return min(left, 0.1)
+            looks.append(1.0 if open_leases else None)
+        for step in (self._mark_labels, self._mark_taints):
+            try:
+                step(observed, standing)
+            except Refusal as refusal:
+                refused.append(refusal)
+        looks += self._end_pods(standing, unproven_since(standing, before, now), refused, now)
+        if refused:
+            raise refused[0]
+        times = (standing.changes_at(), refresh_at(before, standing) if kept is not None else None)
+        looks += [float(max(moment - now, 1)) for moment in times if moment is not None]
+        return min((look for look in looks if look is not None), default=None)
+
+    def _note_fall(self, name: str, standing: NodeStanding) -> float | None:
+        if not standing.fallen:
+            self._fell_at.pop(name, None)
+            self._unwritten.pop(name, None)
+            return None
+        if name not in self._fell_at:
+            self._fell_at[name] = self._unwritten[name] = time.monotonic()
+        return self._fell_at[name]
+
+    def _current(self, kept: Kept[str] | None, standing: NodeStanding, entry: Entry | None) -> Kept[str] | None:
+        """The NodeAttestation of this very Node object; none where the verifier never spoke of a node of its name."""
+        node = standing.node
+        if kept is not None and (entry is None or kept.value != node.uid):
+            self._writer.delete(f"{ATTESTATIONS}/{node.name}", kept.uid)
+            kept = None
+        if entry is None:
+            return None
+        if kept is not None:
+            return kept
+        made = self._writer.create(ATTESTATIONS, attestation_object(standing))
+        return Kept(str(node.uid), str(made["metadata"]["uid"]), 1, {})
+
+    def _write_status(self, kept: Kept[str], standing: NodeStanding, entry: Entry, now: int) -> None:
+        name, before = standing.node.name, kept.status
+        wanted = attestation_status(standing, entry, before, now)
+        stored = before.get("result")
+        # Attack: a result written into the object by someone else. It fools nobody, and does not stay.
+        foreign = stored not in (entry.token, self._stored.get(name))
+        if not foreign and not write_due(before, wanted, standing, now):
+            return
+        gone = {field: None for field in _REMOVABLE if field not in wanted}
+        self._writer.merge(
+            f"{ATTESTATIONS}/{name}/status", {"metadata": {"uid": kept.uid}, "status": {**wanted, **gone}}
+        )
+        self._stored[name] = entry.token
+
+    def _mark_labels(self, observed: ObservedNode, standing: NodeStanding) -> None:
+        name = observed.node.name
+        patch = label_patch(observed, labels_wanted(standing))
+        if patch is None:
+            return
+        try:
+            self._writer.merge(f"/api/v1/nodes/{name}", patch)
+        except (KubeNotFound, KubeConflict):
+            return  # deleted or re-created meanwhile: the mirror will say so
+        structlog.get_logger().info("node_labelled", node=name, policies=sorted(standing.labelled))
+        if VERIFIED_LABEL in observed.labels and not standing.labelled:
+            failures = [failure for part in standing.policies for failure in part.failures]
+            note = " ".join(f"{failure.code.value} ({failure.line()})." for failure in failures[:4])
+            self._writer.announce_node(observed.node, LOST_EVENT, note or ", ".join(standing.intruders[:4]))
+        self._marked(name)
+
+    def _mark_taints(self, observed: ObservedNode, standing: NodeStanding) -> None:
+        patch = taint_patch(observed, taints_wanted(observed, standing, observed.labels))
+        if patch is not None:
+            # A conflict comes again with the version that caused it: taints are one list, which others write too.
+            self._writer.merge(f"/api/v1/nodes/{observed.node.name}", patch)
+
+    def _end_pods(
+        self, standing: NodeStanding, since: int | None, refused: list[Refusal], now: int
+    ) -> list[float | None]:
+        looks: list[float | None] = []
+        ending = set()
+        for pod in self._view.pods_on(standing.node.name):
+            governance = govern(self._view, pod.pod, now)
+            if governance is None or pod.mirror:
+                continue
+            fate = fate_of(self._view, governance, standing.node, standing.result, since, now)
+            if fate.ending is None:
+                continue
+            ending.add(str(pod.pod.uid))
+            if fate.ending.due_at > now:
+                looks.append(float(fate.ending.due_at - now))
+                continue
+            try:
+                looks.append(self._evictions.end(pod, fate.ending))
+            except Refusal as refusal:
+                refused.append(refusal)
+        name = standing.node.name
+        for uid in self._ending.get(name, frozenset()) - ending:
+            self._evictions.forget(uid)
+        self._ending[name] = frozenset(ending)
+        return looks
+
+    def _forget(self, name: str) -> None:
+        for uid in self._ending.pop(name, frozenset()):
+            self._evictions.forget(uid)
+        self._fell_at.pop(name, None)
+        self._unwritten.pop(name, None)
+        self._stored.pop(name, None)

@@ -1,0 +1,189 @@
+"""Puts the controller together and runs it: mirrors, stream, leadership, heartbeat and workers, each in its thread.
+
+Every replica mirrors and listens all the time, so that one that takes over knows what stands; only the leader works.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import structlog
+
+from admission.assembly import CurrentKeys, result_keys
+from admission.clock import Clock
+from admission.controller.eviction import Evictions
+from admission.controller.gates import Gates
+from admission.controller.heartbeat import ResultsHeartbeat
+from admission.controller.leadership import Leadership
+from admission.controller.node_reconciler import NodeReconciler
+from admission.controller.overview import Overview
+from admission.controller.results_book import ResultsBook
+from admission.controller.results_stream import ALIVE_SECONDS, ResultsStream
+from admission.controller.settings import ControllerSettings
+from admission.controller.view import ControllerView
+from admission.controller.work_queue import WorkQueue
+from admission.controller.writer import Writer
+from admission.kube import KubeClient
+from admission.results import InMemorySequences, ResultVerifier
+
+Work = tuple[str, str]
+"""Kind of work, and the name of what it is about."""
+
+COALESCE_SECONDS = 0.5
+"""Statuses and counts wait this long, so that a burst of pods is one write."""
+LOOK_SECONDS = 0.1
+KEYS_SECONDS = 5.0
+PATIENCE_SECONDS = 3.0
+"""How long a new process waits for the verifier before it works with what is stored alone."""
+
+
+class Controller:
+    """One replica. `run` returns after `stop`."""
+
+    def __init__(self, settings: ControllerSettings, clock: Clock) -> None:
+        """Raises the refusals of its parts: it does not start half-blind."""
+        kubeconfig = settings.kubernetes.kubeconfig
+        client = KubeClient.in_cluster() if kubeconfig is None else KubeClient.from_kubeconfig(kubeconfig)
+        self._identity = settings.identity or f"{socket.gethostname()}-{uuid4().hex[:8]}"
+        self._keys: CurrentKeys = result_keys(settings.results)
+        verifier = ResultVerifier(self._keys, settings.results.issuer, settings.results.audience, InMemorySequences())
+        self._book = ResultsBook(verifier, self._keys.refresh)
+        self._queue: WorkQueue[Work] = WorkQueue(self._reconcile)
+        self._view = ControllerView(client, self._book, settings.namespace, self._changed)
+        stream = settings.verifier
+        self._stream = ResultsStream(stream.url, stream.ca_file, stream.token_file, self._take)
+        self._leadership = Leadership(client, settings.namespace, self._identity)
+        writer = Writer(client, self._leadership.holds)
+        evictions = Evictions(writer, settings.silent_evictions_per_minute)
+        self._nodes = NodeReconciler(self._view, self._book, writer, evictions, clock, self._marked)
+        self._gates, self._overview = Gates(self._view, writer, clock), Overview(self._view, writer, clock)
+        self._heartbeat = ResultsHeartbeat(writer, settings.namespace, self._identity, self._fresh)
+        self._workers = settings.workers
+        self._stop = threading.Event()
+        self._leads = False
+        self._patience_until = 0.0
+        self._threads: list[threading.Thread] = []
+
+    def healthy(self) -> bool:
+        """Whether every part's thread lives; the verifier or the API server being away is no illness of ours."""
+        return not self._stop.is_set() and all(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Works until `stop`, then gives the lead back."""
+        mirrors = self._view.mirrors()
+        self._threads = [self._start(mirror.run, "mirror") for mirror in mirrors]
+        while not all(mirror.synced() for mirror in mirrors):
+            if self._stop.wait(LOOK_SECONDS):
+                return
+        self._prime()
+        self._threads += [
+            self._start(self._stream.run, "stream"),
+            self._start(self._leadership.run, "leadership"),
+            self._start(self._heartbeat.run, "heartbeat"),
+            *(self._start(self._queue.work, "worker") for _ in range(self._workers)),
+        ]
+        structlog.get_logger().info("controller_started", identity=self._identity)
+        keys_at = time.monotonic()
+        self._patience_until = keys_at + PATIENCE_SECONDS
+        while not self._stop.wait(LOOK_SECONDS):
+            self._follow_leadership()
+            if time.monotonic() - keys_at > KEYS_SECONDS:
+                keys_at = time.monotonic()
+                self._keys.refresh()
+        parts: tuple[Callable[[], None], ...] = (
+            self._queue.stop,
+            self._heartbeat.stop,
+            self._stream.stop,
+            *(mirror.stop for mirror in mirrors),
+            self._leadership.stop,
+        )
+        for stop in parts:
+            stop()
+        self._threads[len(mirrors) + 1].join(timeout=5.0)
+
+    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=target, name=f"controller {name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _prime(self) -> None:
+        """What earlier replicas stored is known again, where the verifier's signature is on it."""
+        for kept in self._view.attestations.values():
+            token = kept.status.get("result")
+            if isinstance(token, str):
+                self._book.take(token)
+
+    def _follow_leadership(self) -> None:
+        holds = self._leadership.holds()
+        if holds == self._leads:
+            return
+        if holds and not self._stream.alive() and time.monotonic() < self._patience_until:
+            # What is stored may have ended while nobody wrote: hear the verifier first, and take no label in vain.
+            return
+        self._leads = holds
+        structlog.get_logger().info("leadership_changed", identity=self._identity, leads=holds)
+        if holds:
+            self._overview.take_over()
+            self._everything()
+        else:
+            self._queue.clear()
+
+    def _fresh(self) -> bool:
+        # A fall that cannot be written is as bad as one that was not heard.
+        unwritten = self._nodes.oldest_unwritten_seconds()
+        return self._leadership.holds() and self._stream.alive() and unwritten < ALIVE_SECONDS
+
+    def _take(self, token: str) -> None:
+        node = self._book.take(token)
+        if node is not None:
+            self._changed("node", node)
+
+    def _marked(self, _node: str) -> None:
+        for pod in self._view.gated():
+            self._changed("gate", f"{pod.pod.namespace}/{pod.pod.name}")
+        for name in (key[1] for key in self._view.workloads.objects.copy()):
+            self._changed("workload", name)
+        for name in (key[1] for key in self._view.policies.objects.copy()):
+            self._changed("policy", name)
+        self._changed("node-set", "")
+
+    def _changed(self, kind: str, name: str) -> None:
+        if not self._leads:
+            return
+        match kind:
+            case "everything":
+                self._everything()
+            case "node" | "gate" | "node-set":
+                self._queue.add((kind, name))
+            case _:
+                self._queue.add((kind, name), COALESCE_SECONDS)
+
+    def _everything(self) -> None:
+        for name in {key[1] for key in (*self._view.nodes.objects.copy(), *self._view.attestations.objects.copy())}:
+            self._queue.add(("node", name))
+        self._marked("")
+
+    def _reconcile(self, work: Work) -> float | None:
+        kind, name = work
+        if not self._leads:
+            return None
+        match kind:
+            case "node":
+                return self._nodes.reconcile(name)
+            case "gate":
+                return self._gates.reconcile(name)
+            case "workload":
+                return self._overview.workload(name)
+            case "policy":
+                return self._overview.policy(name)
+            case "node-set":
+                return self._overview.node_set(name)
+            case _:
+                raise AssertionError(kind)

@@ -1,0 +1,221 @@
+"""The cluster as the controller sees it: mirrors of what it reads, joined with the results it verified itself.
+
+A `ClusterState`, so that nodes and pods are judged by the same pure functions as in the webhook.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from admission.cluster_objects import Node, Pod
+from admission.controller.mirror import Key, Mirror
+from admission.controller.observed import ObservedNode, ObservedPod, observe_node, observe_pod
+from admission.controller.results_book import ResultsBook
+from admission.kinds import parse_policy, parse_workload
+from admission.kube import KubeClient
+from admission.trust_objects import ATTESTATION_GATE, NodeTrustPolicy, SensitiveWorkload
+from verifier.wire.failures import Failure
+from verifier.wire.result import AttestationResult
+
+OURS = "/apis/nodewarden.dev/v1alpha1"
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[ValueT]):
+    """One of our objects, with what its status is written by."""
+
+    value: ValueT
+    uid: str
+    generation: int
+    status: Mapping[str, Any] = field(hash=False)
+
+
+ALLOW_LIST = "nodewarden-privileged-allow-list"
+"""ConfigMap of the pods that may act upon verified nodes; the policy that guards their creation reads it as well."""
+
+
+Change = Callable[[str, str], None]
+"""Hears (kind of work, name) whenever something changed that this work depends on."""
+
+
+class ControllerView:
+    """All mirrors. Reads are safe from any thread and answered from memory."""
+
+    def __init__(self, client: KubeClient, book: ResultsBook, namespace: str, changed: Change) -> None:
+        self._book, self._changed = book, changed
+        self._lock = threading.Lock()
+        self._by_node: dict[str, dict[Key, ObservedPod]] = {}
+        self._gated: dict[Key, ObservedPod] = {}
+        self._by_subject: dict[tuple[str, str], tuple[SensitiveWorkload, ...]] = {}
+        self.nodes: Mirror[ObservedNode] = Mirror(client, "/api/v1/nodes", observe_node, self._node_changed)
+        self.pods: Mirror[ObservedPod] = Mirror(client, "/api/v1/pods", observe_pod, self._pod_changed)
+        self.policies: Mirror[Kept[NodeTrustPolicy]] = Mirror(
+            client, f"{OURS}/nodetrustpolicies", _kept(parse_policy), self._policy_changed
+        )
+        self.workloads: Mirror[Kept[SensitiveWorkload]] = Mirror(
+            client, f"{OURS}/sensitiveworkloads", _kept(parse_workload), self._workload_changed
+        )
+        self.attestations: Mirror[Kept[str]] = Mirror(
+            client, f"{OURS}/nodeattestations", _kept(_node_uid), lambda key, _old, _new: changed("node", key[1])
+        )
+        self.releases: Mirror[Kept[Mapping[str, Any]]] = Mirror(
+            client, f"{OURS}/secretreleases", _kept(_spec), self._release_changed
+        )
+
+        self.allow_list: Mirror[frozenset[str]] = Mirror(
+            client,
+            f"/api/v1/namespaces/{namespace}/configmaps",
+            allowed_subjects,
+            lambda _key, _old, _new: changed("everything", ""),
+            ALLOW_LIST,
+        )
+
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        ours = (self.policies, self.workloads, self.attestations, self.releases)
+        return (self.allow_list, self.nodes, self.pods, *ours)
+
+    # --- ClusterState ---
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        found = self.pods.get(name, namespace)
+        return None if found is None else found.pod
+
+    def node(self, name: str) -> Node | None:
+        found = self.nodes.get(name)
+        return None if found is None else found.node
+
+    def governs(self, namespace: str) -> bool:
+        return any(subject[0] == namespace for subject in self._by_subject.copy())
+
+    def workloads_of(self, namespace: str, service_account: str) -> tuple[SensitiveWorkload, ...]:
+        return self._by_subject.get((namespace, service_account), ())
+
+    def policy(self, name: str) -> NodeTrustPolicy | None:
+        kept = self.policies.get(name)
+        return None if kept is None else kept.value
+
+    def result_of(self, node: Node) -> AttestationResult | Failure:
+        return self._book.result_of(node.name)
+
+    # --- what only the controller asks ---
+
+    def all_policies(self) -> tuple[NodeTrustPolicy, ...]:
+        """Every readable policy, by name."""
+        return tuple(sorted((kept.value for kept in self.policies.values()), key=lambda policy: policy.name))
+
+    def pods_on(self, node_name: str) -> tuple[ObservedPod, ...]:
+        """The pods that are bound to the node and whose containers are not over."""
+        with self._lock:
+            found = tuple(self._by_node.get(node_name, {}).values())
+        return tuple(pod for pod in found if not pod.pod.ended)
+
+    def gated(self) -> tuple[ObservedPod, ...]:
+        """The pods that wait at our gate."""
+        with self._lock:
+            return tuple(self._gated.values())
+
+    def intruders(self, node_name: str) -> tuple[str, ...]:
+        """The pods on the node that could act upon it and are not on the list of those that may."""
+        return tuple(
+            sorted(
+                f"{found.pod.namespace}/{found.pod.name} ({found.host_reach[0]})"
+                for found in self.pods_on(node_name)
+                if found.host_reach and not self._may_reach(found.pod)
+            )
+        )
+
+    def _may_reach(self, pod: Pod) -> bool:
+        # kube-system as in the policy that guards creation: a cluster must come up whatever happens here.
+        listed: frozenset[str] = frozenset().union(*self.allow_list.values())
+        subjects = (f"{pod.namespace}/*", f"{pod.namespace}/{pod.service_account}")
+        return pod.namespace == "kube-system" or not listed.isdisjoint(subjects)
+
+    # --- changes ---
+
+    def _node_changed(self, key: Key, old: ObservedNode | None, new: ObservedNode | None) -> None:
+        # A kubelet's heartbeat changes only the version.
+        if old is None or new is None or (old.node, old.labels, old.taints) != (new.node, new.labels, new.taints):
+            self._changed("node", key[1])
+
+    def _pod_changed(self, key: Key, old: ObservedPod | None, new: ObservedPod | None) -> None:
+        with self._lock:
+            if old is not None and old.pod.node_name:
+                self._by_node.get(old.pod.node_name, {}).pop(key, None)
+            if new is not None and new.pod.node_name:
+                self._by_node.setdefault(new.pod.node_name, {})[key] = new
+            if new is not None and ATTESTATION_GATE in new.gates:
+                self._gated[key] = new
+            else:
+                self._gated.pop(key, None)
+        if new is not None and ATTESTATION_GATE in new.gates:
+            self._changed("gate", f"{key[0]}/{key[1]}")
+        for pod in (old, new):
+            if pod is None:
+                continue
+            governed = self.workloads_of(pod.pod.namespace, pod.pod.service_account)
+            for workload in governed:
+                self._changed("workload", workload.name)
+            if pod.pod.node_name and (pod.host_reach or governed):
+                self._changed("node", pod.pod.node_name)
+
+    def _policy_changed(self, key: Key, old: Kept[NodeTrustPolicy] | None, new: Kept[NodeTrustPolicy] | None) -> None:
+        if old is None or new is None or old.value != new.value:
+            self._changed("everything", "")
+        else:
+            self._changed("policy", key[1])
+
+    def _workload_changed(
+        self, key: Key, old: Kept[SensitiveWorkload] | None, new: Kept[SensitiveWorkload] | None
+    ) -> None:
+        if old is not None and new is not None and old.value == new.value:
+            self._changed("workload", key[1])
+            return
+        by_subject: dict[tuple[str, str], tuple[SensitiveWorkload, ...]] = {}
+        for kept in self.workloads.values():
+            for subject in kept.value.subjects:
+                by_subject[subject] = (*by_subject.get(subject, ()), kept.value)
+        self._by_subject = by_subject
+        self._changed("everything", "")
+
+    def _release_changed(
+        self, _key: Key, old: Kept[Mapping[str, Any]] | None, new: Kept[Mapping[str, Any]] | None
+    ) -> None:
+        for kept in (old, new):
+            if kept is not None:
+                self._changed("node", str(kept.value.get("nodeName")))
+
+
+def _kept(parse: Callable[[Mapping[str, Any], str], ValueT]) -> Callable[[Mapping[str, Any]], Kept[ValueT]]:
+    def read(fields: Mapping[str, Any]) -> Kept[ValueT]:
+        metadata = fields["metadata"]
+        name = f"{str(fields.get('kind')).lower()}s.{metadata.get('name')}"
+        status = fields.get("status")
+        return Kept(
+            parse(fields, name),
+            str(metadata.get("uid")),
+            int(metadata.get("generation") or 0),
+            status if isinstance(status, dict) else {},
+        )
+
+    return read
+
+
+def _node_uid(fields: Mapping[str, Any], _where: str) -> str:
+    return str((fields.get("spec") or {}).get("nodeUID"))
+
+
+def _spec(fields: Mapping[str, Any], _where: str) -> Mapping[str, Any]:
+    spec = fields.get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def allowed_subjects(fields: Mapping[str, Any]) -> frozenset[str]:
+    """The lines NAMESPACE/SERVICEACCOUNT and NAMESPACE/* under `allow` in the ConfigMap."""
+    entries = fields.get("data")
+    text = entries.get("allow", "") if isinstance(entries, dict) else ""
+    return frozenset(line for line in str(text).split("\n") if "/" in line)
