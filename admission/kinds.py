@@ -105,7 +105,7 @@ class _OnLossSpec(_Strict):
 
 class _PolicySpec(_Strict):
     enforcement_action: EnforcementAction = "deny"
-    accept: Annotated[list[Literal["affirming", "warning"]], Field(min_length=1)] = ["affirming"]
+    accept: Annotated[list[Literal["affirming", "warning"]], Field(min_length=1, max_length=2)] = ["affirming"]
     baselines: Annotated[list[_BaselineSpec], Field(min_length=1, max_length=64)]
     max_evidence_age: Duration = "5m"
     min_remaining_validity: Duration = "60s"
@@ -147,7 +147,7 @@ class _WorkloadSpec(_Strict):
     policy_ref: DnsLabel
     stricter: Annotated[list[_StricterSpec], Field(max_length=64)] = []
     images: Annotated[list[PinnedImage], Field(min_length=1, max_length=1024)]
-    secrets: Annotated[list[_SecretSpec], Field(max_length=256)] = []
+    secrets: Annotated[list[_SecretSpec], Field(max_length=128)] = []
     access: _AccessSpec = _AccessSpec()
 
 
