@@ -1,7 +1,7 @@
 """One real node: containerd, kubelet, runc and the Secrets Store CSI Driver, as root, without a container engine.
 
-Pods of this node use hostNetwork (there is no pod network) and images imported here (`imagePullPolicy: Never`). The
-settings also suit a machine without CAP_SYS_RESOURCE and on cgroup v1; an ordinary host would need none of that.
+Pods of this node use images imported here (`imagePullPolicy: Never`) and reach one another and this machine, nothing
+else. The settings also suit a machine without CAP_SYS_RESOURCE and on cgroup v1.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 
 from tests.e2e.control_plane import REAL_NODE, ControlPlane, is_ready
 from tests.e2e.oci_image import write_image
@@ -42,6 +45,7 @@ address = "{d}/containerd.sock"
 sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{cni}"]
 conf_dir = "{d}/cni"
@@ -50,11 +54,6 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{runc}"
 """
-_NETWORK = {
-    "cniVersion": "1.0.0",
-    "name": "unused",
-    "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}]]}}],
-}
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class _Node:
     def start_containerd(self) -> None:
         settings = _CONTAINERD.format(d=self._folder, pause=PAUSE_IMAGE, cni=CNI_FOLDER, runc=RUNC)
         (self._folder / "containerd.toml").write_text(settings)
-        (self._folder / "cni/10.conflist").write_text(json.dumps(_NETWORK))
+        (self._folder / "cni/10.conflist").write_text(json.dumps(_network(self._folder)))
         config = f"{self._folder}/containerd.toml"
         self._programs.start(find_program("containerd"), "-c", config, environment=self._environment)
         wait_until("containerd answers", self._containerd_answers, 30, self._programs.require_running)
@@ -230,27 +229,58 @@ class _Node:
         return answer.accepted and is_ready(answer.body)
 
     def stop(self) -> None:
-        """First what would start containers again, then the containers, then what runs them, then the mounts."""
-        while len(self._programs.running) > 1:
-            self._programs.running.pop().stop()
-        if self._programs.running and not self._programs.running[0].ended():
-            for task in self._ctr("tasks", "ls", "-q").split():
-                self._ctr("tasks", "rm", "-f", task)
+        """First the pods, as a drained node ends them; then what is left of them, what ran them, and the mounts."""
+        if len(self._programs.running) > 1 and not any(program.ended() for program in self._programs.running):
+            self._drain()
         self._programs.stop()
-        for _ in range(20):
+        for process in _processes_left(self._folder):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for attempt in range(20):
             mounts = _mounts_below(self._folder)
             if not mounts:
                 return
             for mount in mounts:
-                subprocess.run(["umount", mount], capture_output=True, check=False)
+                subprocess.run(
+                    ["umount", *(["--lazy"] if attempt > 10 else []), mount], capture_output=True, check=False
+                )
             time.sleep(0.2)
-        for mount in _mounts_below(self._folder):
-            subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
+
+    def _drain(self) -> None:
+        admin = self._plane.admin
+        here = {"fieldSelector": f"spec.nodeName={self._name}"}
+        try:
+            for pod in admin.request("GET", "/api/v1/pods", parameters=here).body["items"]:
+                metadata = pod["metadata"]
+                path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+                admin.delete(path, grace_seconds=1)
+            wait_until("the node's containers are gone", lambda: not self._ctr("tasks", "ls", "-q").split(), 30)
+        except (HarnessError, httpx.TransportError) as error:
+            # What a drain leaves, `stop` ends by force.
+            print(f"{self._name} does not drain: {error}", file=sys.stderr)
+
+
+def _processes_left(folder: Path) -> list[int]:
+    """Shims, which outlive the containerd that started them, and containers, by where their files come from."""
+    place, found = f"{folder}/".encode(), []
+    ours = Path("/proc/self/ns/mnt").readlink()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            contained = (entry / "ns/mnt").readlink() != ours and place in (entry / "mountinfo").read_bytes()
+            if contained or place + b"containerd.sock" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def _mounts_below(folder: Path) -> list[str]:
     points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     return sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
+
+
+def _network(folder: Path) -> dict[str, Any]:
+    ranges = [[{"subnet": "10.88.0.0/24"}]]
+    addresses = {"type": "host-local", "ranges": ranges, "dataDir": f"{folder}/addresses"}
+    return {"cniVersion": "1.0.0", "name": "nodewarden-e2e", "plugins": [{"type": "ptp", "ipam": addresses}]}
 
 
 def _field(number: int, content: str) -> bytes:

@@ -52,7 +52,7 @@ def test_a_pod_runs_on_the_real_node_and_exec_and_logs_work(
 ) -> None:
     command = ["/bin/sh", "-c", "echo started; exec sleep 1000"]
     container = {"name": "main", "image": node.app_image, "imagePullPolicy": "Never", "command": command}
-    pod = a_pod("real", hostNetwork=True, nodeName=node.name, containers=[container])
+    pod = a_pod("real", nodeName=node.name, containers=[container])
     plane.admin.must_create(pods_path(namespace), pod)
     wait_for_phase(plane.admin, namespace, "real")
 
