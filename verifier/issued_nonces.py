@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from dataclasses import replace
 
 from verifier.appraisal.context import IssuedChallenge, LastSeen
 from verifier.store.attestation import used_after
@@ -43,9 +42,12 @@ class IssuedNonces:
     ) -> None:
         """`challenge` was committed to the node's row with a result of `sequence`, where `before` was used up."""
         digest = hashlib.sha256(challenge.nonce).digest()
-        state = replace(
-            before,
+        # Every field by name: `dataclasses.replace` takes three times as long.
+        state = NonceState(
             nonce_sha256=digest,
+            node_id=before.node_id,
+            node_version=before.node_version,
+            node_state=before.node_state,
             issued_at=challenge.issued_at,
             expires_at=challenge.expires_at,
             pcr_bank=challenge.pcr_bank,

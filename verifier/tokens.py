@@ -46,7 +46,7 @@ class Signer:
         if not keys:
             raise MalformedEvidence(ReasonCode.SETTING_INVALID, "keys", "none", "at least one signing key")
         self._key = keys[-1]
-        self._headers: dict[str, bytes] = {}
+        self._headers: dict[str, str] = {}
         self.jwks: dict[str, Any] = {"keys": [dict(key.jwk) for key in keys]}
 
     def sign(self, claims: Mapping[str, Any], typ: str) -> str:
@@ -59,11 +59,11 @@ class Signer:
         header = self._headers.get(typ)
         if header is None:
             fields = {"alg": "ES256", "kid": self._key.kid, "typ": typ}
-            header = self._headers[typ] = encode_base64url(canonical_json(fields)).encode()
-        message = header + b"." + encode_base64url(payload).encode()
-        r, s = decode_dss_signature(self._key.private.sign(message, _ECDSA))
+            header = self._headers[typ] = encode_base64url(canonical_json(fields))
+        message = f"{header}.{encode_base64url(payload)}"
+        r, s = decode_dss_signature(self._key.private.sign(message.encode("ascii"), _ECDSA))
         signature = r.to_bytes(_P256_BYTES, "big") + s.to_bytes(_P256_BYTES, "big")
-        return f"{message.decode()}.{encode_base64url(signature)}"
+        return f"{message}.{encode_base64url(signature)}"
 
 
 def public_jwk(key: ec.EllipticCurvePublicKey) -> tuple[dict[str, str], str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from policies.compiler import CompiledBaseline, manufacturer_text
 from verifier.appraisal.authenticate import AuthenticBundle
@@ -157,6 +158,7 @@ def _release(baseline: CompiledBaseline) -> tuple[tuple[int, ...], str]:
     return tuple(int(part) for part in baseline.version.split(".")), baseline.name
 
 
+@lru_cache(maxsize=4096)
 def _reference(baseline: CompiledBaseline) -> BaselineRef:
     return BaselineRef(baseline.name, baseline.version, baseline.sha256)
 

@@ -26,6 +26,8 @@ from verifier.wire.encoding import canonical_json
 
 _QUOTE_LABEL = b"nodewarden/quote/1\0"
 _BINDING_KEY_LABEL = b"nodewarden/binding-key/1\0"
+_UNBOUND = (TpmQuote, ImaLog)
+_Bound = BootLog | BindingKey | NodeToken | HostFacts
 
 
 def quote_extra_data(nonce: Nonce, node_id: NodeId, verifier_id: str, items: tuple[Item, ...]) -> bytes:
@@ -35,29 +37,29 @@ def quote_extra_data(nonce: Nonce, node_id: NodeId, verifier_id: str, items: tup
     is the verifier's `iss`; an attester takes it from its own settings, never from a challenge, or a false verifier
     could have evidence made for the true one.
     """
-    verifier = hashlib.sha256(verifier_id.encode()).digest()
-    bound = hashlib.sha256(_bound_json(items)).digest()
-    return hashlib.sha256(_QUOTE_LABEL + nonce + bytes.fromhex(node_id) + verifier + bound).digest()
+    bound: list[_Bound] = []
+    remember = True
+    for item in items:
+        if not isinstance(item, _UNBOUND):
+            bound.append(item)
+            # A boot log that is sent whole is sent once, and is too large to be remembered.
+            remember = remember and not (isinstance(item, BootLog) and isinstance(item.log, bytes))
+    digest = _remembered_digest(tuple(bound)) if remember else _bound_digest(tuple(bound))
+    prefix, verifier = _ends(node_id, verifier_id)
+    return hashlib.sha256(b"".join((_QUOTE_LABEL, nonce, prefix, verifier, digest))).digest()
 
 
-def _bound_json(items: tuple[Item, ...]) -> bytes:
-    """The canonical JSON of `bound_items`, put together from that of each item."""
-    parts = [(item.kind, item.index, _item_json(item)) for item in items if not isinstance(item, TpmQuote | ImaLog)]
-    parts.sort()
-    return b"[" + b",".join([part for _, _, part in parts]) + b"]"
+def _bound_digest(items: tuple[_Bound, ...]) -> bytes:
+    return hashlib.sha256(canonical_json(bound_items(items))).digest()
 
 
-def _item_json(item: BootLog | BindingKey | NodeToken | HostFacts) -> bytes:
-    # A boot log that is sent whole is sent once, and is too large to be remembered.
-    if isinstance(item, BootLog) and isinstance(item.log, bytes):
-        return canonical_json(_bound(item) or {})
-    return _remembered_json(item)
+# All but the quote is the same from one attestation of a node to its next.
+_remembered_digest = lru_cache(maxsize=16384)(_bound_digest)
 
 
 @lru_cache(maxsize=16384)
-def _remembered_json(item: Item) -> bytes:
-    # All but the quote is the same from one attestation of a node to its next.
-    return canonical_json(_bound(item) or {})
+def _ends(node_id: NodeId, verifier_id: str) -> tuple[bytes, bytes]:
+    return bytes.fromhex(node_id), hashlib.sha256(verifier_id.encode()).digest()
 
 
 def bound_items(items: tuple[Item, ...]) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def bundle_from_json(message: dict[str, Any]) -> EvidenceBundle:
         raise MalformedEvidence(
             ReasonCode.BODY_TOO_LARGE, "bundle.items", f"{len(items)} items", f"at most {MAX_ITEMS}"
         )
-    decoded = tuple(_item(item, f"items[{position}]") for position, item in enumerate(items))
+    decoded = tuple([_item(item, where) for item, where in zip(items, _ITEMS, strict=False)])
     _require_unique(decoded)
     return EvidenceBundle(node_id, nonce, decoded)
 
@@ -147,6 +147,7 @@ def _natural(item: dict[str, Any], name: str, where: str, maximum: int) -> int:
     return value
 
 
+_ITEMS = tuple(f"items[{position}]" for position in range(MAX_ITEMS))
 _BUNDLE_FIELDS = frozenset({"version", "node_id", "nonce", "items"})
 _QUOTE_FIELDS = frozenset({"kind", "index", "attest", "signature", "pcrs"})
 _BOOT_LOG_FIELDS = frozenset({"kind", "index", "log"})
@@ -197,8 +198,14 @@ def _boot_log(item: dict[str, Any], where: str, index: int) -> BootLog:
         _require_fields(item, _BOOT_LOG_FIELDS, where)
         return BootLog(index, _body(item, "log", where, MAX_BOOT_LOG_BYTES))
     _require_fields(item, _KNOWN_LOG_FIELDS, where)
-    digest = decode_hex(_text(item, "log_sha256", where), f"{where}.log_sha256", 32)
-    return BootLog(index, KnownBody(digest, _natural(item, "log_size", where, MAX_BOOT_LOG_BYTES)))
+    size = _natural(item, "log_size", where, MAX_BOOT_LOG_BYTES)
+    return _known_log(index, _text(item, "log_sha256", where), size, where)
+
+
+@lru_cache(maxsize=16384)
+def _known_log(index: int, log_sha256: str, size: int, where: str) -> BootLog:
+    """Remembered, as binding keys."""
+    return BootLog(index, KnownBody(decode_hex(log_sha256, f"{where}.log_sha256", 32), size))
 
 
 def _ima_log(item: dict[str, Any], where: str, index: int) -> ImaLog:

@@ -17,7 +17,6 @@ from verifier.wire.failures import MalformedEvidence
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Largest decoded message. A boot log is at most 1 MiB here, an IMA log part 2 MiB; base64 adds a third."""
 
-_TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/!!!")
 """Back to the standard alphabet, with what is not base64url made illegal."""
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -31,7 +30,8 @@ _LAST_CHARACTERS: Mapping[int, frozenset[int]] = {
 
 def encode_base64url(value: bytes) -> str:
     """Unpadded base64url text of `value` (RFC 4648, section 5)."""
-    return binascii.b2a_base64(value, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
+    text = binascii.b2a_base64(value, newline=False).rstrip(b"=").decode("ascii")
+    return text.replace("+", "-").replace("/", "_")
 
 
 def decode_base64url(text: str, where: str, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
