@@ -41,6 +41,10 @@ class Answer:
         """Whether admission refused this and names `code`."""
         return self.status in {400, 403} and code.value in self.message
 
+    def denied_by_policy(self, name: str) -> bool:
+        """Whether the ValidatingAdmissionPolicy `name` refused this."""
+        return self.status in {403, 422} and f"ValidatingAdmissionPolicy '{name}'" in self.message
+
 
 class Refused(Exception):
     """The API server refused what a test takes for granted."""

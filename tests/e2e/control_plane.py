@@ -15,6 +15,7 @@ import httpx
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from attester.collectors.host_facts import LINUX_BOOT_ID
 from tests.e2e.authority import Authority, Certificate, certificate_user, write_kubeconfig
 from tests.e2e.client import Client
 from tests.e2e.programs import HarnessError, Program, Programs, find_program, free_port, wait_until
@@ -164,11 +165,10 @@ def _start(plane: ControlPlane, ports: dict[str, int], options: Options) -> None
 
 
 def fake_node(name: str, boot_id: str = "") -> dict[str, Any]:
-    """A Node that kwok keeps Ready, with what its kubelet would say of its boot."""
+    """A Node that kwok keeps Ready. By default it reports this machine's boot, as an attester that runs here does."""
     size = {"cpu": "64", "memory": "512Gi", "pods": "250"}
-    status: dict[str, Any] = {"capacity": size, "allocatable": size}
-    if boot_id:
-        status["nodeInfo"] = dict.fromkeys(_NODE_INFO, "") | {"bootID": boot_id}
+    about = dict.fromkeys(_NODE_INFO, "") | {"bootID": boot_id or LINUX_BOOT_ID.read_text().strip()}
+    status: dict[str, Any] = {"capacity": size, "allocatable": size, "nodeInfo": about}
     return {
         "apiVersion": "v1",
         "kind": "Node",
