@@ -10,10 +10,13 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
 from policies.faults import BaselineFault
+from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, Unavailable
 
 REJECTED, MALFORMED, UNAVAILABLE = 1, 2, 3
@@ -54,8 +57,8 @@ _MOUNTS: Mapping[str, _Mount] = {
 
 def command_line(arguments: list[str]) -> typer.Typer:
     """The command line for `arguments`: the part that they name is imported, of the others only the help is there."""
-    app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
-    app.callback()(nodewarden)
+    app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(nodewarden)
     chosen = _chosen(arguments)
     for name, mount in _MOUNTS.items():
         if name == chosen:
@@ -65,8 +68,13 @@ def command_line(arguments: list[str]) -> typer.Typer:
     return app
 
 
-def nodewarden() -> None:
+def nodewarden(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002 - a command-line switch
+) -> None:
     """Sensitive model workloads run, and get their secrets, only on nodes that have proved what they booted."""
+    if version:
+        typer.echo(f"nodewarden {metadata.version('nodewarden')}")
+        raise typer.Exit
 
 
 def _elsewhere() -> None:
@@ -107,13 +115,15 @@ def main() -> None:
     except BaselineFault as fault:
         _stop(fault.code.value, str(fault), MALFORMED)
     except Refusal as refusal:
-        _stop(refusal.code.value, refusal.failure.line(), _exit_code(refusal))
+        _stop(refusal.code.value, refusal.failure.line(), _exit_code(refusal), refusal.code.remedy)
     except ModuleNotFoundError as error:
         # The parts are extras: an image may hold one of them only.
         command = _chosen(arguments)
         if command is None:
             raise
         _stop("part-not-installed", f"{error.name} is missing: install nodewarden[{_MOUNTS[command].needs}]", MALFORMED)
+    except Exception as error:  # noqa: BLE001 - the outermost edge: no traceback, which could quote what it handled
+        _stop(ReasonCode.INTERNAL_ERROR.value, type(error).__name__, UNAVAILABLE, ReasonCode.INTERNAL_ERROR.remedy)
 
 
 def _exit_code(refusal: Refusal) -> int:
@@ -128,8 +138,8 @@ def _exit_code(refusal: Refusal) -> int:
             raise AssertionError(type(refusal))
 
 
-def _stop(code: str, line: str, exit_code: int) -> None:
-    typer.echo(f"error: {code}: {line}", err=True)
+def _stop(code: str, line: str, exit_code: int, remedy: str = "") -> None:
+    typer.echo(f"error: {code}: {line}. {remedy}".rstrip(". ") + ("." if remedy else ""), err=True)
     raise SystemExit(exit_code)
 
 

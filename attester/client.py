@@ -63,11 +63,11 @@ class Client:
         """POST /v1/secrets/release."""
         return self._post(ReleaseResponse, "/v1/secrets/release", _json(envelope))
 
-    def reach(self) -> None:
-        """The server answers over TLS by the pinned CA and publishes keys. Raises as `_post`."""
-        with self._exchange("GET", "/.well-known/jwks.json", None) as (status, body):
+    def reach(self, path: str) -> None:
+        """The server answers at the open route `path` over TLS by the pinned CA. Raises as `_post`."""
+        with self._exchange("GET", path, None) as (status, body):
             if status != httpx.codes.OK:
-                raise _problem(status, body, "/.well-known/jwks.json")
+                raise _problem(status, body, path)
 
     def _post(self, kind: type[AnswerT], path: str, body: bytes) -> AnswerT:
         # Raises Rejection verifier-refused (4xx; the server's own code in `observed`), Unavailable
@@ -96,7 +96,8 @@ class Client:
                 answer = _bounded(response, path, deadline)
                 status = response.status_code
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, path, type(error).__name__) from error
+            claim = f"{self._http.base_url}{path}"
+            raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, claim, _cause(error)) from error
         yield status, answer
 
 
@@ -122,6 +123,11 @@ def open_client(
         base_url=url, verify=context, timeout=timeout, limits=limits, headers=headers, trust_env=False
     ) as http:
         yield Client(http, EXCHANGE_FACTOR * request_timeout_seconds)
+
+
+def _cause(error: Exception) -> str:
+    """The fault in the words of the layer that saw it: refused, unknown name, or a certificate by another CA."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def refusal_code(refusal: Rejection) -> str | None:

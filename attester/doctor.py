@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,9 +13,9 @@ from attester.collectors.host_facts import collect_host_facts
 from attester.collectors.ima_log import collect_ima_log
 from attester.collectors.node_token import read_token
 from attester.keys import load_ak, read_endorsement_key
-from attester.rounds import using_tpm
+from attester.private_files import require_private_directory
+from attester.rounds import ask_challenge, enrolled_node, using_tpm
 from attester.settings import AttesterSettings
-from attester.state import read_enrolment
 from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal, Rejection
@@ -45,6 +47,7 @@ class Check:
 def examine(settings: AttesterSettings) -> tuple[Check, ...]:
     """Every check, in the order in which they are best mended. Each is tried, whatever the others gave."""
     checks: tuple[tuple[str, bool, Callable[[AttesterSettings], str]], ...] = (
+        ("directories", True, _directories),
         ("tpm", True, _tpm),
         ("tpm-counter-policy", True, _counter_policy),
         ("tpm-pcr-bank", True, _pcr_bank),
@@ -54,7 +57,9 @@ def examine(settings: AttesterSettings) -> tuple[Check, ...]:
         ("host-facts", True, _host_facts),
         ("node-token", settings.node_token_path is not None, _node_token),
         ("verifier", True, _verifier),
+        ("broker", settings.broker_url is not None, _broker),
         ("enrolment", True, _enrolment),
+        ("challenge", True, _challenge),
     )
     return tuple(_try(name, required, check, settings) for name, required, check in checks)
 
@@ -90,9 +95,12 @@ def _pcr_bank(settings: AttesterSettings) -> str:
 def _ek_certificate(settings: AttesterSettings) -> str:
     with using_tpm(settings) as tpm:
         ek = read_endorsement_key(tpm, settings.ek_type)
+    # The node id is the hash of the EK's public key: an inventory lists the TPM by either.
+    listed = f"nodewarden inventory add {settings.node_name} --tenant T --cohort C --public-key-sha256 {ek.node_id}"
     if not ek.certificates:
-        raise Rejection(ReasonCode.EK_CERTIFICATE_MISSING, f"{ek.kind.value} EK", None, f"node id {ek.node_id}")
-    return f"{len(ek.certificates)} certificate(s), node id {ek.node_id}"
+        raise Rejection(ReasonCode.EK_CERTIFICATE_MISSING, f"{ek.kind.value} EK", "no certificate", listed)
+    digest = hashlib.sha256(ek.certificates[0]).hexdigest()
+    return f"{len(ek.certificates)} certificate(s), the EK's with SHA-256 {digest}; to list it: {listed}"
 
 
 def _boot_log(settings: AttesterSettings) -> str:
@@ -114,15 +122,41 @@ def _node_token(settings: AttesterSettings) -> str:
     return f"{settings.node_token_path}: {len(read_token(settings.node_token_path))} bytes"
 
 
+def _directories(settings: AttesterSettings) -> str:
+    require_private_directory(settings.state_dir)
+    require_private_directory(settings.runtime_dir)
+    return f"{settings.state_dir} and {settings.runtime_dir} are ours alone"
+
+
+def _broker(settings: AttesterSettings) -> str:
+    if settings.broker_url is None:
+        return "no broker is set: this node fetches no secrets"
+    timeouts = settings.connect_timeout_seconds, settings.request_timeout_seconds
+    with open_client(settings.broker_url, settings.ca_file, *timeouts) as client:
+        client.reach("/healthz")
+    return f"{settings.broker_url} answers over TLS by the pinned CA"
+
+
 def _verifier(settings: AttesterSettings) -> str:
     timeouts = settings.connect_timeout_seconds, settings.request_timeout_seconds
     with open_client(settings.verifier_url, settings.ca_file, *timeouts) as client:
-        client.reach()
+        client.reach("/.well-known/jwks.json")
     return f"{settings.verifier_url} answers over TLS by the pinned CA"
 
 
+def _challenge(settings: AttesterSettings) -> str:
+    """Whether the verifier knows the AK that the state directory keeps, and what it asks for."""
+    node = enrolled_node(settings)
+    timeouts = settings.connect_timeout_seconds, settings.request_timeout_seconds
+    with open_client(settings.verifier_url, settings.ca_file, *timeouts) as client:
+        challenge = ask_challenge(node, client, int(time.time()))  # noqa: TID251 - this tries the machine's own clock
+    if challenge.collect.node_token and settings.node_token_path is None:
+        raise Rejection(ReasonCode.NODE_TOKEN_MISSING, "node_token_path", "not set", "the verifier asks for a token")
+    return f"the verifier knows this node's key, and its clock: PCRs {challenge.collect.pcrs} asked for"
+
+
 def _enrolment(settings: AttesterSettings) -> str:
-    enrolment = read_enrolment(settings.state_dir)
+    enrolment = enrolled_node(settings).enrolment
     with using_tpm(settings) as tpm:
         ek = read_endorsement_key(tpm, enrolment.ak.ek_kind)
         if ek.node_id != enrolment.node_id:

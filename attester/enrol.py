@@ -9,7 +9,7 @@ from attester.client import Client
 from attester.collectors.node_token import read_token
 from attester.keys import AttestationKey, activate_credential, create_ak, read_endorsement_key
 from attester.settings import AttesterSettings
-from attester.state import Enrolment, write_enrolment
+from attester.state import Enrolment, keep_enrolment, prepare_enrolment
 from attester.tpm import Tpm
 from verifier.wire.codes import ReasonCode
 from verifier.wire.enrolment import ActivationRequest, EnrolmentRequest
@@ -29,7 +29,8 @@ class Enrolled:
 def enrol(tpm: Tpm, client: Client, settings: AttesterSettings) -> Enrolled:
     """The node is enrolled with a new AK, and the state directory holds it; an older enrolment is then replaced.
 
-    Until the verifier accepts, the old state stays as it is. Raises Rejection `verifier-refused` (the verifier's own
+    All that can fail on our side is tried before the verifier is asked to accept: from then on it knows the new AK
+    only, and a node that kept the old one would be locked out. Raises Rejection `verifier-refused` (the verifier's own
     code inside), `credential-mismatch`, `node-token-missing`, `tpm-command-missing`, `verifier-id-mismatch`,
     Unavailable `tpm-failed`, `verifier-unreachable`.
     """
@@ -50,12 +51,13 @@ def enrol(tpm: Tpm, client: Client, settings: AttesterSettings) -> Enrolled:
     if offered.node_id != ek.node_id:
         # Evidence is bound to the node id, so both sides must derive the same from the EK itself.
         raise Rejection(ReasonCode.CREDENTIAL_MISMATCH, "node_id", offered.node_id, ek.node_id)
+    if offered.verifier_id != settings.verifier_id:
+        # Never adopted: a verifier that could name itself could have evidence made for another.
+        raise Rejection(ReasonCode.VERIFIER_ID_MISMATCH, "verifier_id", settings.verifier_id, offered.verifier_id)
     ak = AttestationKey(blob)
     secret = activate_credential(tpm, ak, bytes_of(offered.credential_blob), bytes_of(offered.encrypted_secret))
-    accepted = client.activate(offered.enrolment_id, ActivationRequest(secret=text_of(secret)))
-    if accepted.verifier_id != settings.verifier_id:
-        # Never adopted: a verifier that could name itself could have evidence made for another.
-        raise Rejection(ReasonCode.VERIFIER_ID_MISMATCH, "verifier_id", settings.verifier_id, accepted.verifier_id)
     enrolment = Enrolment(ek.node_id, settings.node_name, settings.verifier_id, blob)
-    write_enrolment(settings.state_dir, enrolment)
+    prepare_enrolment(settings.state_dir, enrolment)
+    accepted = client.activate(offered.enrolment_id, ActivationRequest(secret=text_of(secret)))
+    keep_enrolment(settings.state_dir)
     return Enrolled(enrolment, accepted.admitted, accepted.admission)

@@ -55,6 +55,15 @@ def write_private(path: Path, content: bytes) -> None:
         raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.strerror) from error
 
 
+def replace_private(source: Path, target: Path) -> None:
+    """`source` is now `target`, durably. Raises Unavailable `file-unreadable`."""
+    try:
+        source.replace(target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(target), error.strerror) from error
+
+
 def read_private(path: Path, max_bytes: int) -> bytes | None:
     """The content of `path`, or None when there is no such file.
 

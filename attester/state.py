@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from attester.keys import AkBlob
-from attester.private_files import read_private, require_private_directory, write_private
+from attester.private_files import read_private, replace_private, require_private_directory, write_private
 from attester.templates import EkType
 from verifier.wire.bundle import NodeId
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
 
 _FILE = "enrolment.json"
+_NEXT_FILE = "enrolment.next.json"
 _MAX_FILE_BYTES = 64 * 1024
 _VERSION = 1
 
@@ -29,8 +30,11 @@ class Enrolment:
     ak: AkBlob
 
 
-def write_enrolment(state_directory: Path, enrolment: Enrolment) -> None:
-    """`enrolment` is kept, replacing an older one at once. Raises `file-mode-unsafe`, `file-unreadable`."""
+def prepare_enrolment(state_directory: Path, enrolment: Enrolment) -> None:
+    """`enrolment` lies durably beside the one that counts, so that keeping it needs no more than a rename.
+
+    Raises `file-mode-unsafe`, `file-unreadable`.
+    """
     require_private_directory(state_directory)
     fields: dict[str, Any] = {
         "version": _VERSION,
@@ -41,7 +45,12 @@ def write_enrolment(state_directory: Path, enrolment: Enrolment) -> None:
         "ak_public": enrolment.ak.public.hex(),
         "ak_private": enrolment.ak.private.hex(),
     }
-    write_private(state_directory / _FILE, json.dumps(fields, indent=1).encode())
+    write_private(state_directory / _NEXT_FILE, json.dumps(fields, indent=1).encode())
+
+
+def keep_enrolment(state_directory: Path) -> None:
+    """The prepared enrolment counts from now on, instead of an older one. Raises `file-unreadable`."""
+    replace_private(state_directory / _NEXT_FILE, state_directory / _FILE)
 
 
 def read_enrolment(state_directory: Path) -> Enrolment:

@@ -152,9 +152,10 @@ class SoftwareTpm:
             with (self._state / "swtpm.log").open("ab") as log:
                 self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - arguments are ours
             atexit.register(self.stop)
-            if self._listens(self._process):
-                self._startup(TPM2_SU.CLEAR)
-                return
+            with suppress(TSS2_Exception):
+                if self._listens(self._process):
+                    self._startup(TPM2_SU.CLEAR)
+                    return
             # Someone took a port between our look and its start, or the last process still holds the state's lock.
             self._end_process()
         raise RuntimeError(f"swtpm does not start: see {self._state}/swtpm.log")

@@ -108,6 +108,7 @@ class EnrolmentService:
             credential_blob=text_of(credential.blob),
             encrypted_secret=text_of(credential.encrypted_secret),
             expires_at=pending.expires_at,
+            verifier_id=self._settings.issuer,
         )
         return response.model_dump_json().encode()
 
@@ -129,7 +130,6 @@ class EnrolmentService:
             node_name=node.node_name,
             admitted=node.state == "admitted",
             admission=node.admission,
-            verifier_id=self._settings.issuer,
         )
         return response.model_dump_json().encode()
 

@@ -10,7 +10,7 @@ from attester.binding_key import boot_key
 from attester.bundle import Sources, Wanted, answer
 from attester.keys import AttestationKey, create_ak, read_endorsement_key
 from attester.settings import AttesterSettings
-from attester.state import Enrolment
+from attester.state import Enrolment, keep_enrolment, prepare_enrolment
 from attester.templates import AkType, EkType
 from attester.tpm import Tpm
 from nodewarden_demo.software_tpm import SoftwareTpm
@@ -26,6 +26,12 @@ VERIFIER_ID = "https://verifier.example/"
 BOOT_LOG_FILE = Path(__file__).parent.parent / "vectors/vm/sb-on-good/eventlog.bin"
 BOOT_LOG = BOOT_LOG_FILE.read_bytes()
 NOW = 1_800_000_000
+
+
+def write_enrolment(state: Path, enrolment: Enrolment) -> None:
+    """The state directory as an accepted enrolment leaves it."""
+    prepare_enrolment(state, enrolment)
+    keep_enrolment(state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from attester.private_files import (
     require_unforgeable,
     write_private,
 )
-from attester.state import Enrolment, read_enrolment, write_enrolment
+from attester.state import Enrolment, read_enrolment
 from attester.templates import EkType
+from tests.attester.machine import write_enrolment
 from verifier.wire.bundle import NodeId
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection, Unavailable

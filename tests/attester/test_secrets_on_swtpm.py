@@ -18,11 +18,10 @@ from admission.http_edge import problem
 from admission.secret_encryption import BindingKey
 from attester.binding_key import boot_key
 from attester.commands import attester_app
-from attester.state import write_enrolment
 from attester.templates import AkType, EkType
 from attester.tpm import open_tpm
 from nodewarden_demo.software_tpm import SoftwareTpm
-from tests.attester.machine import boot, enrolment_of, new_nonce, settings_for
+from tests.attester.machine import boot, enrolment_of, new_nonce, settings_for, write_enrolment
 from tests.attester.scripted_server import Received, Scripted, answering
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal

@@ -30,7 +30,7 @@ from tests.attester.machine import BOOT_LOG, settings_for
 from verifier.clock import SystemClock
 from verifier.wire.challenge import ChallengeResponse
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence, Rejection
+from verifier.wire.failures import MalformedEvidence, Refusal, Rejection
 from verifier.wire.recording import recording_from_files
 from verifier.wire.result import Verdict
 
@@ -167,6 +167,23 @@ def test_a_verifier_with_another_name_is_not_adopted(tpm: SoftwareTpm, live: Liv
     assert missing.value.code is ReasonCode.NOT_ENROLLED
 
 
+@pytest.mark.parametrize("fault", ["another name of the verifier", "a state directory that cannot be made"])
+def test_an_enrolment_that_fails_on_our_side_leaves_the_old_one_good(
+    fault: str, tpm: SoftwareTpm, live: LiveVerifier, tmp_path: Path
+) -> None:
+    settings = settings_at(tmp_path, tpm, live)
+    tpm.extend_boot_log(BOOT_LOG)
+    enrol_listed(settings, live)
+    changes: dict[str, dict[str, object]] = {
+        "another name of the verifier": {"verifier_id": "https://another.example/"},
+        "a state directory that cannot be made": {"state_dir": Path("/proc/state")},
+    }
+    with pytest.raises(Refusal):
+        enrol_listed(settings.model_copy(update=changes[fault]), live)
+    with client_of(settings) as client:
+        assert attest(enrolled_node(settings), client, None, now).verdict is Verdict.AFFIRMING
+
+
 def test_an_enrolment_for_other_settings_is_not_used(tpm: SoftwareTpm, live: LiveVerifier, tmp_path: Path) -> None:
     settings = settings_at(tmp_path, tpm, live)
     enrol_listed(settings, live)
@@ -178,7 +195,7 @@ def test_an_enrolment_for_other_settings_is_not_used(tpm: SoftwareTpm, live: Liv
 
 
 def test_the_commands_enrol_attest_collect_and_diagnose(tpm: SoftwareTpm, live: LiveVerifier, tmp_path: Path) -> None:
-    settings = settings_at(tmp_path, tpm, live)
+    settings = settings_at(tmp_path, tpm, live, broker_url=None)
     config = config_file(tmp_path, settings)
     tpm.extend_boot_log(BOOT_LOG)
     with open_tpm(tpm.tcti) as connection:
@@ -192,6 +209,7 @@ def test_the_commands_enrol_attest_collect_and_diagnose(tpm: SoftwareTpm, live: 
         "ima-log": ReasonCode.LOG_UNREADABLE.value,
         "node-token": ReasonCode.NODE_TOKEN_MISSING.value,
         "enrolment": ReasonCode.NOT_ENROLLED.value,
+        "challenge": ReasonCode.NOT_ENROLLED.value,
     }
 
     enrolled = cli.invoke(attester_app, ["enrol", "--config", str(config), "--json"])
@@ -205,6 +223,7 @@ def test_the_commands_enrol_attest_collect_and_diagnose(tpm: SoftwareTpm, live: 
     after = cli.invoke(attester_app, ["doctor", "--config", str(config)])
     assert after.exit_code == 0, after.output
     assert "ok   enrolment" in after.stdout
+    assert "ok   challenge" in after.stdout
 
     tpm.reset()
     fallen = cli.invoke(attester_app, ["once", "--config", str(config)])

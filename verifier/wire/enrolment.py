@@ -33,6 +33,8 @@ class EnrolmentResponse(Message):
     encrypted_secret: Base64Url
     """TPM2B_ENCRYPTED_SECRET without its outer size."""
     expires_at: int
+    verifier_id: Annotated[str, Field(min_length=1, max_length=256)]
+    """For comparison with the attester's own setting before anything is changed; an attester never adopts it."""
 
 
 class ActivationRequest(Message):
@@ -48,5 +50,3 @@ class ActivationResponse(Message):
     node_name: NodeName
     admitted: bool
     admission: Literal["inventory", "manual", "manufacturer"]
-    verifier_id: str
-    """For comparison with the attester's own setting only; an attester never adopts it."""
