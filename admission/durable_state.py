@@ -9,10 +9,10 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from admission.private_files import create_private, require_private
+from admission.private_files import create_private, is_there, require_private, unreadable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Unavailable
 
@@ -30,17 +30,26 @@ CREATE INDEX leases_expires_at ON leases (expires_at);
 
 
 class DurableState:
-    """One open file; `path` is created 0600, and a looser one is refused (`file-mode-unsafe`)."""
+    """One open file; `path` is created 0600, and a looser one is refused.
+
+    Raises Rejection `file-mode-unsafe`, Unavailable `file-unreadable`, `store-unavailable` (no SQLite file, or of a
+    newer version).
+    """
 
     def __init__(self, path: Path) -> None:
-        if path.exists():
+        try:
+            if not is_there(path):
+                create_private(path, b"")
             require_private(path)
-        else:
-            create_private(path, b"")
+        except (OSError, ValueError) as error:
+            raise unreadable(path, error) from error
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
-        self._connection.execute("PRAGMA journal_mode=WAL")
-        self._connection.execute("PRAGMA synchronous=FULL")
+        try:
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
+        except sqlite3.Error as error:
+            raise Unavailable(ReasonCode.STORE_UNAVAILABLE, str(path), type(error).__name__, "a state file") from error
         with self.transaction() as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
@@ -52,18 +61,22 @@ class DurableState:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One exclusive transaction, committed on a normal end. Raises Unavailable `store-unavailable`."""
+        """One exclusive transaction, committed on a normal end; after any other there is none open.
+
+        Raises Unavailable `store-unavailable`, also for a value that SQLite cannot hold.
+        """
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._connection
-                except BaseException:
-                    self._connection.execute("ROLLBACK")
-                    raise
+                yield self._connection
                 self._connection.execute("COMMIT")
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OverflowError) as error:
                 raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "state", type(error).__name__) from error
+            finally:
+                # Also after a COMMIT that failed: an open transaction would fail every later BEGIN.
+                if self._connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import jwt
 
+from admission.private_files import read_bounded
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 
@@ -68,9 +69,9 @@ def _key(entry: dict[str, Any], algorithms: frozenset[str], where: str) -> tuple
 def load_key_set(path: Path, algorithms: frozenset[str]) -> KeySet:
     """The key set in the file `path`. Raises `setting-invalid`, Unavailable `file-unreadable`."""
     try:
-        return parse_key_set(path.read_text(encoding="utf-8"), algorithms, str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), type(error).__name__) from error
+        return parse_key_set(read_bounded(path, MAX_JWKS_BYTES).decode("utf-8"), algorithms, str(path))
+    except UnicodeDecodeError as error:
+        raise _invalid(str(path), "not UTF-8") from error
 
 
 def fetch_key_set(url: str, ca_file: Path, algorithms: frozenset[str]) -> KeySet:
@@ -93,7 +94,9 @@ def fetch_key_set(url: str, ca_file: Path, algorithms: frozenset[str]) -> KeySet
                 body += part
                 if len(body) > MAX_JWKS_BYTES:
                     raise _invalid(url, "more bytes", f"at most {MAX_JWKS_BYTES}")
-    except (httpx.HTTPError, OSError) as error:
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise _invalid("jwks_url", url, "an https address") from error
+    except (httpx.HTTPError, httpx.StreamError, OSError, ValueError) as error:
         raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, url, type(error).__name__) from error
     return parse_key_set(body.decode("utf-8", "replace"), algorithms, url)
 

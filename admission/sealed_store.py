@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from admission.private_files import create_private, read_private, replace_private, require_private
+from admission.private_files import (
+    create_private,
+    is_there,
+    read_private,
+    replace_private,
+    require_private,
+    sync_directory,
+    unreadable,
+)
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json, decode_base64url, decode_json_object, encode_base64url
 from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, Unavailable
@@ -58,18 +66,32 @@ class SealedStore:
 
     @classmethod
     def create(cls, path: Path, key_path: Path) -> SealedStore:
-        """A new empty store with a new key, where neither file exists. Raises Unavailable `file-unreadable`."""
+        """A new empty store with a new key, where neither file exists; on a fault neither exists after it.
+
+        Raises Unavailable `file-unreadable`, MalformedEvidence `setting-invalid` when both are to be one file.
+        """
         store = cls(path, key_path)
+        if path.absolute() == key_path.absolute():
+            raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), "both store and key", "two files")
         try:
             create_private(key_path, os.urandom(KEY_BYTES))
-            create_private(path, store._sealed({}, store._keys()))
-        except OSError as error:
-            raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), type(error).__name__) from error
+        except (OSError, ValueError) as error:
+            raise unreadable(key_path, error) from error
+        try:
+            if is_there(path):
+                raise FileExistsError(str(path))
+            replace_private(path, store._sealed({}, store._keys()))
+            sync_directory(key_path.parent)
+        except (OSError, ValueError) as error:
+            # A key without a store would pass for a store that lost its file, and block every later first use.
+            with suppress(OSError):
+                key_path.unlink()
+            raise unreadable(path, error) from error
         return store
 
     def exists(self) -> bool:
         """Whether store or key is there; `create` is for when neither is."""
-        return self._path.exists() or self._key_path.exists()
+        return is_there(self._path) or is_there(self._key_path)
 
     def read(self, name: str) -> bytes:
         """The content of the secret `name`.
@@ -90,10 +112,7 @@ class SealedStore:
 
     def put(self, name: str, content: bytes) -> SecretVersion:
         """`name` holds `content`, as its next version, durably. Raises as `read`, `body-too-large` when too large."""
-        if not 0 < len(content) <= MAX_SECRET_BYTES:
-            raise MalformedEvidence(
-                ReasonCode.BODY_TOO_LARGE, f"secrets.{name}", f"{len(content)} bytes", f"1 to {MAX_SECRET_BYTES}"
-            )
+        require_secret_size(name, content)
         with self._writing():
             keys = self._keys()
             entries = dict(self._entries(keys))
@@ -124,8 +143,8 @@ class SealedStore:
             raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, str(self._path), f"{len(sealed)} bytes")
         try:
             replace_private(self._path, sealed)
-        except OSError as error:
-            raise Unavailable(ReasonCode.FILE_UNREADABLE, str(self._path), type(error).__name__) from error
+        except (OSError, ValueError) as error:
+            raise unreadable(self._path, error) from error
 
     def _sealed(self, entries: Mapping[str, Any], keys: _Keys) -> bytes:
         line = canonical_json({"format": FORMAT, "secrets": entries}) + b"\n"
@@ -170,6 +189,14 @@ class SealedStore:
 class _Keys:
     entries: AESGCM
     seal: AESGCM
+
+
+def require_secret_size(name: str, content: bytes) -> None:
+    """`content` may be stored under `name`. Raises MalformedEvidence `body-too-large`."""
+    if not 0 < len(content) <= MAX_SECRET_BYTES:
+        raise MalformedEvidence(
+            ReasonCode.BODY_TOO_LARGE, f"secrets.{name}", f"{len(content)} bytes", f"1 to {MAX_SECRET_BYTES}"
+        )
 
 
 def _derived(key: bytes, purpose: bytes) -> bytes:

@@ -161,3 +161,25 @@ def test_arbitrary_bytes_are_no_store(tmp_path_factory: pytest.TempPathFactory, 
     store = SealedStore.create(folder / "secrets", folder / "key")
     (folder / "secrets").write_bytes(content)
     assert code_of(store) is ReasonCode.SECRET_STORE_INVALID
+
+
+def test_a_store_that_cannot_be_made_leaves_no_key_that_blocks_the_next_try(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent/secrets", tmp_path / ("x" * 300), tmp_path / "x\0y"):
+        with pytest.raises(Refusal) as caught:
+            SealedStore.create(path, tmp_path / "key")
+        assert caught.value.code is ReasonCode.FILE_UNREADABLE
+        assert list(tmp_path.iterdir()) == []
+        assert not SealedStore(path, tmp_path / "key").exists()
+    SealedStore.create(tmp_path / "secrets", tmp_path / "key").put("a", SECRET)
+
+
+def test_a_store_is_never_made_over_another_file(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("other")
+    with pytest.raises(Refusal) as caught:
+        SealedStore.create(tmp_path / "secrets", tmp_path / "key")
+    assert caught.value.code is ReasonCode.FILE_UNREADABLE
+    assert (tmp_path / "secrets").read_text() == "other"
+    with pytest.raises(Refusal) as caught:
+        SealedStore.create(tmp_path / "one", tmp_path / "one")
+    assert caught.value.code is ReasonCode.SETTING_INVALID
+    assert [path.name for path in tmp_path.iterdir()] == ["secrets"]
