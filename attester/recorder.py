@@ -83,6 +83,9 @@ def record(tpm: Tpm, settings: AttesterSettings, directory: Path, now: int) -> R
         ek_certificates=[text_of(certificate) for certificate in ek.certificates],
     )
     files = recording_files(Recording(bundle, challenge, enrolment))
+    # For 'nodewarden inspect', which takes one structure a file; the recording itself does not name these.
+    files |= {"ak.public.bin": ak.blob.public, "ek.public.bin": ek.public}
+    files |= {f"ek-{index}.certificate.der": content for index, content in enumerate(ek.certificates)}
     problem: str | None = None
     try:
         files[IMA_FILE] = collect_ima_log(settings.ima_log_path)

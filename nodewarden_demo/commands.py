@@ -18,8 +18,10 @@ from nodewarden_demo.story import tell
 
 _INTRODUCTION = """\
 Two machines with a real (software) TPM each, a verifier, an admission webhook and a secret broker, all on this machine.
-A TPM keeps a running hash of everything that the firmware starts and can sign it; nobody can set it back without a
-reboot. The boot logs are genuine: recorded on machines that really booted. What follows is what those parts answer."""
+A TPM keeps running hashes (PCRs) of all that firmware and boot loader start, and can sign them; nobody can set them
+back without a reboot. The boot log says what was hashed, so a log that was edited no longer fits. A baseline lists what
+a good boot looks like. The boot logs here are genuine: recorded on machines that really booted. Each line is what the
+product answered: affirming (trusted), contraindicated (not trusted), or a refusal, with its reason and what to do."""
 
 
 def demo(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import typer
 
 from verifier.wire.failures import printable
 
-_WIDTH = 100
+_WIDTH = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,17 @@ class Story:
             typer.echo(f"       {outcome.detail}")
         shown = [reason for reason in outcome.reasons if reason[0] == promise.code] or list(outcome.reasons[:1])
         for code, seen, remedy in shown[:1]:
-            typer.echo(f"       why:  {code}: {printable(seen)}"[: _WIDTH + 60])
-            typer.echo(f"       do:   {remedy}")
+            typer.echo(_wrapped("why:", f"{code}: {printable(seen)}"))
+            typer.echo(_wrapped("do:", remedy))
         others = [code for code, _, _ in outcome.reasons if not shown or code != shown[0][0]]
         if others:
-            typer.echo(f"       also: {', '.join(dict.fromkeys(others))}")
+            typer.echo(_wrapped("also:", ", ".join(dict.fromkeys(others))))
         if not kept:
             wanted = promise.expected if promise.code is None else f"{promise.expected} with {promise.code}"
             typer.echo(f"       PROMISED: {wanted}")
+
+
+def _wrapped(label: str, text: str) -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=f"       {label:<6}", subsequent_indent=" " * 13, break_on_hyphens=False
+    )

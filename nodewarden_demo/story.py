@@ -151,7 +151,7 @@ def _other_boots(story: Story, stage: Stage, held: _Held) -> None:
     good = stage.good
     story.heading("Time passes, and machines reboot")
     story.show(
-        Promise("expired-result", "ten minutes without new evidence", "denied", ReasonCode.RESULT_EXPIRED.value),
+        Promise("expired-result", "ten minutes later, without new evidence", "denied", ReasonCode.RESULT_EXPIRED.value),
         lambda: bind_later(stage, held.pod, good, seconds=600),
     )
     kept = acts.boot_secrets(good)

@@ -31,6 +31,7 @@ from verifier.clock import SystemClock
 from verifier.wire.challenge import ChallengeResponse
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Refusal, Rejection
+from verifier.wire.messages import bytes_of
 from verifier.wire.recording import recording_from_files
 from verifier.wire.result import Verdict
 
@@ -251,6 +252,7 @@ def test_collect_records_what_the_verifier_reads_with_the_ima_log_beside_it(
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     assert files.pop("ima.bin") == b"entries"
     recording = recording_from_files(files)
+    assert files["ak.public.bin"] == bytes_of(recording.enrolment.ak_public)
     assert recording.challenge.form == "bound"
     assert recording.bundle.claimed_node_id == recording.enrolment.node_id
     # Unenrolled, the binding key is forgotten: another AK's certificate must not be offered later.
