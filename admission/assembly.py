@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 import structlog
 import uvicorn
@@ -12,20 +12,24 @@ from starlette.types import ASGIApp
 
 from admission.broker import broker_app
 from admission.clock import Clock
+from admission.cluster_events import EventWriter, notice_of, release_notice
 from admission.durable_state import DurableSequences, DurableState
 from admission.events import reasons_of, report_failure
 from admission.key_sets import KeySet, fetch_key_set, load_key_set
+from admission.kube import KubeClient
 from admission.leases import Leases
+from admission.live_view import LiveClusterView
 from admission.manifests import ManifestClusterView
 from admission.pod_tokens import ALGORITHMS as TOKEN_ALGORITHMS
 from admission.pod_tokens import PodTokenVerifier
 from admission.private_files import require_private
 from admission.release import ReleaseService
 from admission.results import ALGORITHMS as RESULT_ALGORITHMS
-from admission.results import InMemorySequences, ResultVerifier
+from admission.results import ResultVerifier
 from admission.sealed_store import SealedStore
-from admission.settings import BrokerSettings, Listen, Results, Tls, Tokens, WebhookSettings
-from admission.webhook import webhook_app
+from admission.serving_certificate import HotCertificate, ManagedCertificate
+from admission.settings import BrokerSettings, Kubernetes, Listen, Results, Tls, Tokens, WebhookSettings
+from admission.webhook import Gates, webhook_app
 from verifier.wire.failures import Refusal
 
 KEY_FETCH_SECONDS = 60.0
@@ -71,43 +75,106 @@ def token_keys(tokens: Tokens) -> CurrentKeys:
     return CurrentKeys(lambda: load_key_set(tokens.jwks_file, TOKEN_ALGORITHMS))
 
 
-def _reload(view: ManifestClusterView, *keys: CurrentKeys) -> Callable[[], None]:
+def cluster_client(settings: Kubernetes) -> KubeClient:
+    """The API server that `settings` name. Raises Rejection `setting-invalid`."""
+    return KubeClient.in_cluster() if settings.kubeconfig is None else KubeClient.from_kubeconfig(settings.kubeconfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An application and the certificate that it is served with."""
+
+    app: ASGIApp
+    certificate: HotCertificate
+
+
+def _in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
+    """All of `steps`, each whether or not the one before could be done."""
+
     def reload() -> None:
-        # Keys first: a result under a new key must find it.
-        for current in keys:
-            current.refresh()
-        view.reload_if_changed()
+        for step in steps:
+            try:
+                step()
+            except Refusal as refusal:
+                structlog.get_logger().warning("reload_refused", reasons=reasons_of((refusal.failure,)))
 
     return reload
 
 
-def build_webhook(settings: WebhookSettings, clock: Clock) -> ASGIApp:
+def build_webhook(settings: WebhookSettings, clock: Clock) -> Service:
     """The webhook that `settings` describe. Raises the refusals of its parts: it does not start half-blind."""
     keys = result_keys(settings.results)
-    sequences = (
-        InMemorySequences() if settings.state_file is None else DurableSequences(DurableState(settings.state_file))
-    )
+    sequences = DurableSequences(DurableState(settings.state_file))
     verifier = ResultVerifier(keys, settings.results.issuer, settings.results.audience, sequences)
-    view = ManifestClusterView(tuple(settings.manifests), verifier, None, report_failure)
-    return webhook_app(view.state, _reload(view, keys), settings.reload_seconds, clock)
+    every = settings.reload_seconds
+    if settings.kubernetes is None:
+        manifests = ManifestClusterView(tuple(settings.manifests or ()), verifier, None, report_failure)
+        hot = HotCertificate(_given(settings.tls))
+        # Keys first: a result under a new key must find it.
+        reload = _in_turn(keys.refresh, manifests.reload_if_changed, hot.refresh)
+        return Service(webhook_app(manifests.state, reload, every, clock), hot)
+    client = cluster_client(settings.kubernetes)
+    view, events = LiveClusterView(client, verifier, report_failure), EventWriter(client, "nodewarden-webhook", clock)
+    managed = None if settings.managed_tls is None else ManagedCertificate(client, settings.managed_tls, clock)
+    hot = HotCertificate(_given(settings.tls)) if managed is None else managed.hot
+    view.start()
+    events.start()
+    app = webhook_app(
+        view.state,
+        _in_turn(keys.refresh, view.refresh, hot.refresh if managed is None else managed.refresh),
+        every,
+        clock,
+        gates=Gates(),
+        denied=lambda review, denial: events.tell(notice_of(review, denial)),
+        unready=lambda: view.unready() or (None if managed is None else managed.unready()),
+    )
+    return Service(app, hot)
 
 
-def build_broker(settings: BrokerSettings, clock: Clock) -> ASGIApp:
+def build_broker(settings: BrokerSettings, clock: Clock) -> Service:
     """The broker that `settings` describe. Raises the refusals of its parts; the sealed store must open."""
     store = SealedStore(settings.secrets.store, settings.secrets.key)
     store.names()
-    keys, issuer_keys = result_keys(settings.results), token_keys(settings.tokens)
+    keys, hot, every = result_keys(settings.results), HotCertificate(settings.tls), settings.reload_seconds
     state = DurableState(settings.state_file)
     verifier = ResultVerifier(keys, settings.results.issuer, settings.results.audience, DurableSequences(state))
+    if settings.kubernetes is not None:
+        client = cluster_client(settings.kubernetes)
+        view, events = (
+            LiveClusterView(client, verifier, report_failure),
+            EventWriter(client, "nodewarden-broker", clock),
+        )
+        view.start()
+        events.start()
+        app = broker_app(
+            ReleaseService(view, Leases(state), store),
+            _in_turn(keys.refresh, view.refresh, hot.refresh),
+            every,
+            clock,
+            denied=lambda identity, failures: events.tell(release_notice(identity, failures)),
+            unready=view.unready,
+        )
+        return Service(app, hot)
+    if settings.tokens is None:
+        raise AssertionError("settings name an issuer of tokens beside manifests")
+    issuer_keys = token_keys(settings.tokens)
     tokens = PodTokenVerifier(issuer_keys, settings.tokens.issuer)
-    view = ManifestClusterView(tuple(settings.manifests), verifier, tokens, report_failure)
-    service = ReleaseService(view, Leases(state), store)
-    return broker_app(service, _reload(view, keys, issuer_keys), settings.reload_seconds, clock)
+    manifests = ManifestClusterView(tuple(settings.manifests or ()), verifier, tokens, report_failure)
+    service = ReleaseService(manifests, Leases(state), store)
+    reload = _in_turn(keys.refresh, issuer_keys.refresh, manifests.reload_if_changed, hot.refresh)
+    return Service(broker_app(service, reload, every, clock), hot)
 
 
-def server_of(app: ASGIApp, listen: Listen, tls: Tls) -> uvicorn.Server:
+def _given(tls: Tls | None) -> Tls:
+    if tls is None:
+        raise AssertionError("settings name one certificate")
+    return tls
+
+
+def server_of(app: ASGIApp, listen: Listen, certificate: HotCertificate) -> uvicorn.Server:
     """A server of `app` over TLS 1.2 or later; its `run()` serves until SIGTERM. Raises `file-mode-unsafe`."""
-    require_private(Path(tls.key))
+    tls = certificate.tls
+    require_private(tls.key)
     config = uvicorn.Config(
         app,
         host=listen.host,
@@ -121,4 +188,8 @@ def server_of(app: ASGIApp, listen: Listen, tls: Tls) -> uvicorn.Server:
         limit_concurrency=MAX_CONCURRENT_REQUESTS,
         timeout_graceful_shutdown=10,
     )
+    config.load()
+    if config.ssl is None:
+        raise AssertionError("a certificate makes a TLS context")
+    certificate.attach(config.ssl)
     return uvicorn.Server(config)

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from admission.clock import Clock
+from admission.cluster_view import PodIdentity
 from admission.events import reasons_of, request_id
 from admission.http_edge import internal_error, problem, read_body, service_app, status_of
 from admission.release import Released, ReleaseDenied, ReleaseService
@@ -20,9 +21,17 @@ from verifier.wire.release import ReleaseEnvelope
 MAX_ENVELOPE_BYTES = 64 * 1024
 
 
-def broker_app(service: ReleaseService, reload: Callable[[], None], reload_seconds: int, clock: Clock) -> FastAPI:
-    """`POST /v1/secrets/release` over `service`."""
-    app = service_app(reload, reload_seconds)
+def broker_app(
+    service: ReleaseService,
+    reload: Callable[[], None],
+    reload_seconds: int,
+    clock: Clock,
+    *,
+    denied: Callable[[PodIdentity, tuple[Failure, ...]], None] = lambda _, __: None,
+    unready: Callable[[], Failure | None] = lambda: None,
+) -> FastAPI:
+    """`POST /v1/secrets/release` over `service`. `denied` hears of pods that were denied, and must not block."""
+    app = service_app(reload, reload_seconds, unready)
 
     @app.post("/v1/secrets/release")
     async def post_release(request: Request) -> Response:
@@ -32,9 +41,11 @@ def broker_app(service: ReleaseService, reload: Callable[[], None], reload_secon
             envelope = decode_message(ReleaseEnvelope, body, "request", MAX_ENVELOPE_BYTES)
             # Signatures, SQLite and the sealed store block: in a thread, so that other requests go on.
             released = await asyncio.to_thread(service.release, envelope, clock())
-        except ReleaseDenied as denied:
-            _log_denied(identity, denied.failures)
-            return problem(403, denied.failures, identity)
+        except ReleaseDenied as denial:
+            _log_denied(identity, denial.failures)
+            if denial.identity is not None:
+                denied(denial.identity, denial.failures)
+            return problem(403, denial.failures, identity)
         except Refusal as refusal:
             _log_denied(identity, (refusal.failure,))
             return problem(status_of(refusal), (refusal.failure,), identity)

@@ -18,6 +18,7 @@ NodeUid = NewType("NodeUid", str)
 
 MAX_CONTAINERS = 256
 MAX_TOLERATIONS = 256
+MAX_GATES = 64
 
 ImageRole = Literal["container", "init", "ephemeral", "volume"]
 
@@ -56,6 +57,8 @@ class Pod:
     deleting: bool
     ended: bool
     """Its containers are over (phase Succeeded or Failed)."""
+    gates: tuple[str, ...] = ()
+    """Its scheduling gates: while there is one, it is not scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,7 @@ def parse_pod(fields: Mapping[str, Any], namespace: str, reader: Reader) -> Pod:
         ),
         deleting=bool(reader.text(metadata, "deletionTimestamp")),
         ended=reader.text(reader.object(fields, "status"), "phase") in ("Succeeded", "Failed"),
+        gates=tuple(reader.text(part, "name") for part in reader.objects(spec, "schedulingGates", MAX_GATES)),
     )
 
 

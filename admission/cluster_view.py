@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,10 +49,20 @@ class ClusterState(Protocol):
         ...
 
 
+class AdmissionState(ClusterState, Protocol):
+    """A state that knows how good it is: what decisions about requests are made on."""
+
+    def stale(self, namespace: str) -> Failure | None:
+        """Why nothing can be decided about pods of `namespace` now; None while the state is as good as the cluster."""
+        ...
+
+    def node_names(self) -> Iterable[str]: ...
+
+
 class ClusterView(Protocol):
     """A source of states, and the check of tokens that needs the cluster's say."""
 
-    def state(self) -> ClusterState: ...
+    def state(self) -> AdmissionState: ...
 
     def check_token(self, token: str, now: int) -> PodIdentity:
         """Who `token` speaks for. Raises Rejection `token-invalid`, `token-not-pod-bound`."""
@@ -61,7 +71,7 @@ class ClusterView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A `ClusterState` in dictionaries. `results` is keyed by node name."""
+    """An `AdmissionState` in dictionaries. `results` is keyed by node name."""
 
     pods: Mapping[tuple[str, str], Pod]
     nodes: Mapping[str, Node]
@@ -79,6 +89,12 @@ class Snapshot:
                 by_subject[subject] = (*by_subject.get(subject, ()), workload)
         object.__setattr__(self, "_by_subject", by_subject)
         object.__setattr__(self, "_governed", frozenset(namespace for namespace, _ in by_subject))
+
+    def stale(self, namespace: str) -> Failure | None:  # noqa: ARG002 - files do not lose touch with themselves
+        return None
+
+    def node_names(self) -> Iterable[str]:
+        return self.nodes
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return self.pods.get((namespace, name))

@@ -10,16 +10,15 @@ from typing import Annotated
 import structlog
 import typer
 from pydantic import TypeAdapter, ValidationError
-from starlette.types import ASGIApp
 
-from admission.assembly import build_broker, build_webhook, server_of
+from admission.assembly import Service, build_broker, build_webhook, server_of
 from admission.clock import system_clock
 from admission.controller.commands import controller, uninstall
 from admission.events import configure_logging
 from admission.offline_test import PodReport, run_offline_test
 from admission.private_files import read_bounded
-from admission.sealed_store import MAX_SECRET_BYTES, SealedStore
-from admission.settings import BrokerSettings, Listen, Tls, WebhookSettings, load_settings
+from admission.sealed_store import MAX_SECRET_BYTES, SealedStore, require_secret_size
+from admission.settings import BrokerSettings, Listen, WebhookSettings, load_settings
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
 from verifier.wire.release import SecretName
@@ -42,7 +41,7 @@ def webhook(config: ConfigOption) -> None:
     """Serve the admission webhook until SIGTERM."""
     configure_logging()
     settings = load_settings(WebhookSettings, config)
-    _serve("webhook", build_webhook(settings, system_clock), settings.listen, settings.tls)
+    _serve("webhook", build_webhook(settings, system_clock), settings.listen)
 
 
 @admission_app.command()
@@ -50,12 +49,12 @@ def broker(config: ConfigOption) -> None:
     """Serve the secret broker until SIGTERM."""
     configure_logging()
     settings = load_settings(BrokerSettings, config)
-    _serve("broker", build_broker(settings, system_clock), settings.listen, settings.tls)
+    _serve("broker", build_broker(settings, system_clock), settings.listen)
 
 
-def _serve(service: str, app: ASGIApp, listen: Listen, tls: Tls) -> None:
-    structlog.get_logger().info("service_starting", service=service, host=listen.host, port=listen.port)
-    server_of(app, listen, tls).run()
+def _serve(name: str, service: Service, listen: Listen) -> None:
+    structlog.get_logger().info("service_starting", service=name, host=listen.host, port=listen.port)
+    server_of(service.app, listen, service.certificate).run()
 
 
 @secrets_app.command("put")
@@ -70,10 +69,13 @@ def put(
         content = sys.stdin.buffer.read(MAX_SECRET_BYTES + 1)
     else:
         content = read_bounded(Path(from_file), MAX_SECRET_BYTES)
+    # Both before the first store is made: a refused secret leaves nothing behind.
+    name = _secret_name(name)
+    require_secret_size(name, content)
     sealed = SealedStore(store, key)
     if not sealed.exists():
         sealed = SealedStore.create(store, key)
-    stored = sealed.put(_secret_name(name), content)
+    stored = sealed.put(name, content)
     typer.echo(f"{stored.name} version {stored.version}")
 
 

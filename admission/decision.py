@@ -12,18 +12,25 @@ from typing import Any, assert_never
 
 from admission.affinity import steered_affinity
 from admission.cluster_objects import Node, Pod
-from admission.cluster_view import ClusterState, PodIdentity
+from admission.cluster_view import AdmissionState, ClusterState, PodIdentity
 from admission.node_check import node_failures
 from admission.pod_rules import (
     AppliedPolicy,
     Finding,
     Governance,
+    access_failures,
     govern,
     image_failures,
     label_failures,
     toleration_failures,
 )
-from admission.trust_objects import MIN_BASELINE_ANNOTATION, WORKLOAD_LABEL, SecretGrant
+from admission.trust_objects import (
+    ATTESTATION_GATE,
+    CONTROLLER_USER,
+    MIN_BASELINE_ANNOTATION,
+    WORKLOAD_LABEL,
+    SecretGrant,
+)
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 from verifier.wire.result import AttestationResult
@@ -70,8 +77,11 @@ class Release:
     grants: tuple[SecretGrant, ...]
 
 
-def decide_pod_create(state: ClusterState, pod: Pod, now: int) -> Allow | Deny:
+def decide_pod_create(state: AdmissionState, pod: Pod, now: int) -> Allow | Deny:
     """Whether `pod` may be created. Where it names its node itself, that node must pass: no binding call will ask."""
+    stale = state.stale(pod.namespace)
+    if stale is not None:
+        return Deny((stale,))
     forged = label_failures(state, pod)
     if forged:
         return Deny(forged)
@@ -83,14 +93,18 @@ def decide_pod_create(state: ClusterState, pod: Pod, now: int) -> Allow | Deny:
     findings += [Finding(governance.action, failure) for failure in own]
     if pod.node_name:
         findings += _node_findings(state, governance, pod.node_name, now, set_directly=True)
-    return _decided(findings, governance)
+    return decided(findings, governance)
 
 
-def decide_pod_update(state: ClusterState, old: Pod, pod: Pod, now: int) -> Allow | Deny:
-    """Whether `old` may become `pod`: no new image outside the list, no new toleration, no changed label or floor.
+def decide_pod_update(state: AdmissionState, old: Pod, pod: Pod, user: str, now: int) -> Allow | Deny:
+    """Whether `user` may make `pod` of `old`: no new image outside the list, no new toleration, no changed label or
+    floor, no gate of ours removed, no ephemeral container where the workload keeps them out.
 
     Only what the update changes is judged: a pod from before its workload object must still be able to end.
     """
+    stale = state.stale(pod.namespace)
+    if stale is not None:
+        return Deny((stale,))
     governance = govern(state, pod, now)
     if governance is None:
         relabelled = old.labels.get(WORKLOAD_LABEL) != pod.labels.get(WORKLOAD_LABEL)
@@ -104,14 +118,19 @@ def decide_pod_update(state: ClusterState, old: Pod, pod: Pod, now: int) -> Allo
         )
         if before.get(key) != after.get(key)
     )
+    if ATTESTATION_GATE in old.gates and ATTESTATION_GATE not in pod.gates and user != CONTROLLER_USER:
+        changed += (Failure(ReasonCode.GATE_REMOVED, "spec.schedulingGates", f"removed by {user}", CONTROLLER_USER),)
     if changed:
         return Deny(changed)
     known = frozenset(old.images)
-    own = image_failures(governance, tuple(image for image in pod.images if image not in known))
+    added = tuple(image for image in pod.images if image not in known)
+    own = image_failures(governance, added)
+    if any(image.role == "ephemeral" for image in added):
+        own += access_failures(governance, "ephemeralcontainers")
     tolerated = frozenset(toleration_failures(old))
     own += tuple(failure for failure in toleration_failures(pod) if failure not in tolerated)
     findings = [Finding(governance.action, failure) for failure in own]
-    return _decided([*findings, *_stricter_lost(state, old, governance, now)], governance)
+    return decided([*findings, *_stricter_lost(state, old, governance, now)], governance)
 
 
 def _stricter_lost(state: ClusterState, old: Pod, governance: Governance, now: int) -> list[Finding]:
@@ -122,8 +141,11 @@ def _stricter_lost(state: ClusterState, old: Pod, governance: Governance, now: i
     return [Finding("deny", Failure(ReasonCode.WORKLOAD_LABEL_CHANGED, "metadata.labels", None, name)) for name in lost]
 
 
-def decide_binding(state: ClusterState, binding: BindingRequest, now: int) -> Allow | Deny:
+def decide_binding(state: AdmissionState, binding: BindingRequest, now: int) -> Allow | Deny:
     """Whether the pod may be bound to the node: the gate, whoever posts the Binding and whatever scheduled it."""
+    stale = state.stale(binding.namespace)
+    if stale is not None:
+        return Deny((stale,))
     if not state.governs(binding.namespace):
         return Allow()
     where = f"pods.{binding.namespace}/{binding.pod_name}"
@@ -149,7 +171,7 @@ def decide_binding(state: ClusterState, binding: BindingRequest, now: int) -> Al
     stated += [Failure(ReasonCode.BINDING_METADATA_FORBIDDEN, "metadata", key) for key in ours]
     findings = [Finding("deny", failure) for failure in (*stated, *governance.faults)]
     findings += _node_findings(state, governance, binding.node_name, now, set_directly=False)
-    return _decided(findings, governance)
+    return decided(findings, governance)
 
 
 def steer(state: ClusterState, pod: Pod, affinity: Mapping[str, Any], now: int) -> dict[str, Any] | None:
@@ -161,12 +183,15 @@ def steer(state: ClusterState, pod: Pod, affinity: Mapping[str, Any], now: int) 
     return steered_affinity(affinity, names)
 
 
-def decide_release(state: ClusterState, identity: PodIdentity, secrets: tuple[str, ...], now: int) -> Release | Deny:
+def decide_release(state: AdmissionState, identity: PodIdentity, secrets: tuple[str, ...], now: int) -> Release | Deny:
     """Whether the pod that `identity` names may have `secrets` on its node now.
 
     Neither exemption nor `enforcementAction` matters here: those place pods, and a secret leaves only for a node that
     passes. Does not check that the caller is the node: `admission.possession`.
     """
+    stale = state.stale(identity.namespace)
+    if stale is not None:
+        return Deny((stale,))
     where = f"pods.{identity.namespace}/{identity.pod_name}"
     pod, node = state.pod(identity.namespace, identity.pod_name), state.node(identity.node_name)
     if pod is None:
@@ -227,7 +252,8 @@ def _node_findings(
     return findings
 
 
-def _decided(findings: list[Finding], governance: Governance) -> Allow | Deny:
+def decided(findings: list[Finding], governance: Governance) -> Allow | Deny:
+    """What `findings` come to: any that is to be denied denies."""
     denied: list[Failure] = []
     warned: list[Failure] = []
     audited: list[Failure] = []

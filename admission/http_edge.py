@@ -64,8 +64,10 @@ def internal_error(request_id: str) -> Response:
     return problem(500, (Failure(ReasonCode.INTERNAL_ERROR, "request"),), request_id)
 
 
-def service_app(reload: Callable[[], None], every_seconds: int) -> FastAPI:
-    """An application that calls `reload` in a thread all the time that it serves, and has `/healthz`."""
+def service_app(
+    reload: Callable[[], None], every_seconds: int, unready: Callable[[], Failure | None] = lambda: None
+) -> FastAPI:
+    """An application that calls `reload` in a thread all the time that it serves, and has `/healthz` and `/readyz`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -80,6 +82,11 @@ def service_app(reload: Callable[[], None], every_seconds: int) -> FastAPI:
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        failure = unready()
+        return JSONResponse({"status": "ok"}) if failure is None else problem(503, (failure,), "readyz")
 
     return app
 

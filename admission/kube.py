@@ -145,7 +145,7 @@ class KubeClient:
         proceed = ""
         for _ in range(MAX_PAGES):
             query = {"limit": str(PAGE_OBJECTS), **parameters, **({"continue": proceed} if proceed else {})}
-            page = self.request("GET", f"{path}?{urlencode(query)}", timeout_seconds=30.0)
+            page = self.request("GET", _with_query(path, query), timeout_seconds=30.0)
             if not isinstance(page, dict) or not isinstance(page.get("items"), list):
                 raise KubeUnavailable(path, "no list")
             yield page
@@ -177,8 +177,7 @@ class KubeClient:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(seconds),
         }
-        join = "&" if "?" in path else "?"
-        response = self._open("GET", f"{path}{join}{urlencode(query)}", None, "application/json", seconds * 2.0)
+        response = self._open("GET", _with_query(path, query), None, "application/json", seconds * 2.0)
         ended = False
         try:
             on_open()
@@ -223,6 +222,10 @@ class KubeClient:
         if 200 <= response.status < 300:
             return response
         raise _refusal(response, path)
+
+
+def _with_query(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}"
 
 
 def _refusal(response: urllib3.response.BaseHTTPResponse, path: str) -> KubeRefusal | KubeUnavailable:

@@ -7,6 +7,7 @@ lowers it: a label can only pick stricter policies, an annotation can only raise
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, assert_never
 
 from admission.cluster_objects import Pod, PodImage, Toleration
 from admission.cluster_view import ClusterState
@@ -15,6 +16,7 @@ from admission.trust_objects import (
     MIN_BASELINE_ANNOTATION,
     UNVERIFIED_TAINT,
     WORKLOAD_LABEL,
+    Access,
     EnforcementAction,
     NodeTrustPolicy,
     SensitiveWorkload,
@@ -24,6 +26,7 @@ from admission.versions import parse_version
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 
+AccessWay = Literal["exec", "attach", "portforward", "proxy", "ephemeralcontainers"]
 _STRENGTH: tuple[EnforcementAction, ...] = ("audit", "warn", "deny")
 
 
@@ -119,6 +122,24 @@ def toleration_failures(pod: Pod) -> tuple[Failure, ...]:
         for toleration in pod.tolerations
         if _covers_our_taint(toleration)
     )
+
+
+def access_failures(governance: Governance, way: AccessWay) -> tuple[Failure, ...]:
+    """The way into the pod is open only where every workload over it opens it."""
+    closed = [workload.name for workload in governance.workloads if not _open(workload.access, way)]
+    return tuple(Failure(ReasonCode.ACCESS_FORBIDDEN, f"sensitiveworkloads.{name}.access", way) for name in closed)
+
+
+def _open(access: Access, way: AccessWay) -> bool:
+    match way:
+        case "exec" | "attach":
+            return access.exec
+        case "portforward" | "proxy":
+            return access.port_forward
+        case "ephemeralcontainers":
+            return access.ephemeral_containers
+        case _:
+            assert_never(way)
 
 
 def _covers_our_taint(toleration: Toleration) -> bool:

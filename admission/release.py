@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admission.cluster_view import ClusterView
+from admission.cluster_view import ClusterView, PodIdentity
 from admission.decision import Deny, decide_release
 from admission.leases import Leases
 from admission.possession import prove_possession, signed_part
@@ -24,10 +24,13 @@ from verifier.wire.release import ReleasedSecret, ReleaseEnvelope, ReleaseRespon
 
 
 class ReleaseDenied(Exception):
-    """The request is well-formed and proved, and the pod on its node may not have the secrets; for `failures`."""
+    """The request is well-formed, and the pod on its node may not have the secrets; for `failures`.
 
-    def __init__(self, failures: tuple[Failure, ...]) -> None:
-        self.failures = failures
+    `identity` is the pod, once its node proved that it asks; None before.
+    """
+
+    def __init__(self, failures: tuple[Failure, ...], identity: PodIdentity | None = None) -> None:
+        self.failures, self.identity = failures, identity
         super().__init__(failures[0].code.value)
 
 
@@ -66,7 +69,7 @@ class ReleaseService:
         message = prove_possession(request, envelope.token, result, self._leases, now)
         decision = decide_release(state, identity, tuple(dict.fromkeys(message.secrets)), now)
         if isinstance(decision, Deny):
-            raise ReleaseDenied(decision.failures)
+            raise ReleaseDenied(decision.failures, identity)
         key = BindingKey(decision.binding_key)
         leases = self._leases.take(decision, key.sha256, now)
         contents = [self._backend.read(lease.secret) for lease in leases]

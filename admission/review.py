@@ -13,8 +13,11 @@ from typing import Any
 
 import orjson
 
-from admission.cluster_objects import Reader
+from admission.access import AccessRequest, NamespaceChange
+from admission.cluster_objects import MAX_GATES, Reader
 from admission.decision import Allow, BindingRequest, Deny
+from admission.pod_rules import AccessWay
+from admission.trust_objects import ATTESTATION_GATE, ENFORCED_NAMESPACE_LABEL
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
 
@@ -28,6 +31,12 @@ MAX_SHOWN_FAILURES = 8
 MAX_TERMS = 1024
 
 _READER = Reader(ReasonCode.REVIEW_MALFORMED, "review")
+_WAYS: Mapping[str, AccessWay] = {
+    "pods/exec": "exec",
+    "pods/attach": "attach",
+    "pods/portforward": "portforward",
+    "pods/proxy": "proxy",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class Review:
     namespace: str
     name: str
     dry_run: bool
+    user: str
     object: Mapping[str, Any]
     old_object: Mapping[str, Any]
 
@@ -66,9 +76,11 @@ def parse_review(body: bytes) -> Review:
         uid=_READER.required_text(request, "uid"),
         target=f"{name}/{part}" if part else name,
         operation=_READER.required_text(request, "operation"),
-        namespace=_READER.required_text(request, "namespace"),
+        # A Namespace is not in a namespace; its review may name it as its own.
+        namespace=_READER.required_text(request, "name" if name == "namespaces" else "namespace"),
         name=_READER.text(request, "name"),
         dry_run=dry_run,
+        user=_READER.text(_READER.object(request, "userInfo"), "username"),
         object=_READER.object(request, "object"),
         old_object=_READER.object(request, "oldObject"),
     )
@@ -86,6 +98,23 @@ def parse_binding(review: Review) -> BindingRequest:
         raise _malformed("request.name", f"{review.namespace}/{review.name}", f"the Binding's own pod {name}")
     keys = frozenset((*_READER.texts(metadata, "labels"), *_READER.texts(metadata, "annotations")))
     return BindingRequest(review.namespace, name, _READER.text(metadata, "uid"), node, keys)
+
+
+def parse_access(review: Review) -> AccessRequest:
+    """The connection in `review` (PodExecOptions and the like; the name is the pod's). Raises `review-malformed`."""
+    way = _WAYS.get(review.target)
+    if way is None or not review.name:
+        raise _malformed("request.resource", f"{review.target} {review.name}", "a connection to a pod")
+    return AccessRequest(review.namespace, review.name, way)
+
+
+def parse_namespace_change(review: Review) -> NamespaceChange:
+    """What `review` does to the label that puts a namespace in the webhook's sight. Raises `review-malformed`."""
+    before, after = (
+        _READER.texts(_READER.object(fields, "metadata"), "labels").get(ENFORCED_NAMESPACE_LABEL) == "true"
+        for fields in (review.old_object, review.object)
+    )
+    return NamespaceChange(review.name, before, None if review.operation == "DELETE" else after)
 
 
 def parse_affinity(review: Review) -> Mapping[str, Any]:
@@ -115,13 +144,20 @@ def answer(review: Review, decision: Allow | Deny) -> bytes:
     return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
 
 
-def answer_patch(review: Review, affinity: Mapping[str, Any] | None) -> bytes:
-    """The AdmissionReview that lets `review` through, with `affinity` set where it is not None (RFC 6902)."""
-    response: dict[str, Any] = {"uid": review.uid, "allowed": True}
+def answer_patch(review: Review, affinity: Mapping[str, Any] | None, *, gate: bool) -> bytes:
+    """The AdmissionReview that lets `review` through, with `affinity` set where it is not None, and with our
+    scheduling gate where `gate` (RFC 6902)."""
+    patch: list[dict[str, Any]] = []
     if affinity is not None:
         # "add" to an existing member replaces it (RFC 6902, section 4.1).
-        patch = orjson.dumps([{"op": "add", "path": "/spec/affinity", "value": affinity}])
-        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode("ascii")}
+        patch.append({"op": "add", "path": "/spec/affinity", "value": affinity})
+    if gate:
+        gates = [*_READER.objects(_READER.object(review.object, "spec"), "schedulingGates", MAX_GATES)]
+        patch.append({"op": "add", "path": "/spec/schedulingGates", "value": [*gates, {"name": ATTESTATION_GATE}]})
+    response: dict[str, Any] = {"uid": review.uid, "allowed": True}
+    if patch:
+        text = base64.b64encode(orjson.dumps(patch)).decode("ascii")
+        response |= {"patchType": "JSONPatch", "patch": text}
     return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
 
 
@@ -132,7 +168,7 @@ def _status(review: Review, failures: tuple[Failure, ...]) -> dict[str, Any]:
         "kind": review.target,
         "causes": [{"reason": f.code.value, "message": f.line(), "field": f.claim} for f in shown],
     }
-    if any(failure.code is ReasonCode.POD_UNKNOWN for failure in failures):
+    if any(failure.code in (ReasonCode.POD_UNKNOWN, ReasonCode.VIEW_STALE) for failure in failures):
         details["retryAfterSeconds"] = 1
     return {
         "status": "Failure",

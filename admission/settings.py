@@ -22,7 +22,8 @@ MAX_SETTINGS_BYTES = 64 * 1024
 def _path(value: object) -> Path:
     if isinstance(value, Path):
         return value
-    if not isinstance(value, str) or not value:
+    # A NUL, or half of a surrogate pair, is in no file's name.
+    if not isinstance(value, str) or not value or "\0" in value or not value.isprintable():
         raise ValueError("a path")
     return Path(value)
 
@@ -81,21 +82,62 @@ class Secrets(_Settings):
     key: FilePath
 
 
+class Kubernetes(_Settings):
+    """The cluster whose objects count, by a kubeconfig or as a pod of it."""
+
+    kubeconfig: FilePath | None = None
+    in_cluster: bool = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Kubernetes:
+        if (self.kubeconfig is not None) == self.in_cluster:
+            raise ValueError("either kubeconfig, or in_cluster: true")
+        return self
+
+
+class ManagedTls(_Settings):
+    """A serving certificate that the webhook makes itself and keeps in a Secret of nodewarden-system."""
+
+    secret: Text = "nodewarden-webhook-tls"  # noqa: S105 - the name of the Secret object
+    names: Annotated[list[Text], Field(min_length=1, max_length=16)] = ["nodewarden-webhook.nodewarden-system.svc"]
+    """The DNS names by which the API server calls the webhook."""
+    configuration: Text = "nodewarden"
+    """Name of the ValidatingWebhookConfiguration and the MutatingWebhookConfiguration that get our CAs."""
+
+
 class _Service(_Settings):
     listen: Listen = Listen()
-    tls: Tls
-    manifests: Annotated[list[FilePath], Field(min_length=1, max_length=64)]
+    tls: Tls | None = None
+    """Files of an operator or of cert-manager; changed files are taken up without a restart."""
+    manifests: Annotated[list[FilePath], Field(min_length=1, max_length=64)] | None = None
     """Files or directories of YAML. Writers replace files by renaming, so that no half-written one is read."""
+    kubernetes: Kubernetes | None = None
+    """A real cluster instead of manifests."""
     results: Results
     reload_seconds: Annotated[int, Field(ge=1, le=60)] = 2
     """How often changed manifests and keys are looked for: the delay of a change, since no decision reads a file."""
+
+    @model_validator(mode="after")
+    def _one_cluster(self) -> _Service:
+        if (self.manifests is None) == (self.kubernetes is None):
+            raise ValueError("either manifests or kubernetes")
+        return self
 
 
 class WebhookSettings(_Service):
     """Settings of `nodewarden admission webhook`."""
 
-    state_file: FilePath | None = None
-    """Where sequences of results are remembered; without it a restart forgets which results were the newest."""
+    state_file: FilePath
+    """Where sequences of results are remembered: without it a restart would be a way back to an older result."""
+    managed_tls: ManagedTls | None = None
+
+    @model_validator(mode="after")
+    def _one_certificate(self) -> WebhookSettings:
+        if (self.tls is None) == (self.managed_tls is None):
+            raise ValueError("either tls or managed_tls")
+        if self.managed_tls is not None and self.kubernetes is None:
+            raise ValueError("managed_tls needs kubernetes, where its Secret is")
+        return self
 
 
 class BrokerSettings(_Service):
@@ -103,8 +145,16 @@ class BrokerSettings(_Service):
 
     state_file: FilePath
     """Where leases, used requests and sequences are remembered."""
-    tokens: Tokens
+    tls: Tls
+    tokens: Tokens | None = None
+    """Whose tokens count, with manifests; a cluster's own API server is asked instead (TokenReview)."""
     secrets: Secrets
+
+    @model_validator(mode="after")
+    def _one_issuer(self) -> BrokerSettings:
+        if (self.tokens is None) == (self.manifests is not None):
+            raise ValueError("tokens with manifests, and only with them")
+        return self
 
 
 SettingsT = TypeVar("SettingsT", bound=_Service)
@@ -116,7 +166,8 @@ def load_settings(kind: type[SettingsT], path: Path) -> SettingsT:
     Raises as `read_settings`, Rejection `file-mode-unsafe`.
     """
     settings = read_settings(kind, path)
-    require_private(settings.tls.key)
+    if settings.tls is not None:
+        require_private(settings.tls.key)
     return settings
 
 

@@ -1,8 +1,9 @@
 """The admission webhook: AdmissionReview in, decision out, everything from memory.
 
-Register `/validate` with `failurePolicy: Fail` for pods (CREATE, UPDATE), pods/ephemeralcontainers, pods/resize
-(UPDATE), pods/binding and bindings (CREATE), by namespaceSelector: an objectSelector never matches a Binding. Register
-`/mutate` for pods (CREATE) with `failurePolicy: Ignore`: it only steers.
+Register `/validate` with `failurePolicy: Fail`, by namespaceSelector (an objectSelector never matches a Binding, nor a
+connection), for: pods CREATE, UPDATE; pods/ephemeralcontainers, pods/resize, pods/status UPDATE (a status update may
+change labels); pods/binding and bindings CREATE; pods/exec, attach, portforward, proxy CONNECT; namespaces UPDATE,
+DELETE. Register `/mutate` for pods CREATE with `failurePolicy: Ignore`: it only steers.
 """
 
 from __future__ import annotations
@@ -14,57 +15,112 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from admission.access import decide_access, decide_namespace
 from admission.clock import Clock
-from admission.cluster_objects import Reader, parse_pod
-from admission.cluster_view import ClusterState
+from admission.cluster_objects import Pod, Reader, parse_pod
+from admission.cluster_view import AdmissionState
 from admission.decision import Allow, Deny, decide_binding, decide_pod_create, decide_pod_update, steer
 from admission.events import reasons_of, request_id
+from admission.gating import must_wait, some_node_passes
 from admission.http_edge import internal_error, problem, read_body, service_app, status_of
-from admission.review import MAX_REVIEW_BYTES, Review, answer, answer_patch, parse_affinity, parse_binding, parse_review
+from admission.node_check import RaisedFloor
+from admission.review import (
+    MAX_REVIEW_BYTES,
+    Review,
+    answer,
+    answer_patch,
+    parse_access,
+    parse_affinity,
+    parse_binding,
+    parse_namespace_change,
+    parse_review,
+)
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal
 
 _READER = Reader(ReasonCode.REVIEW_MALFORMED, "review.request.object")
-_UPDATES = frozenset({"pods", "pods/ephemeralcontainers", "pods/resize"})
-_BINDINGS = frozenset({"pods/binding", "bindings"})
+MAX_REMEMBERED_GATES = 1024
 
 
-def validate(state: ClusterState, review: Review, now: int) -> Allow | Deny:
+def validate(state: AdmissionState, review: Review, now: int) -> Allow | Deny:
     """The decision on `review`; a resource or operation that the webhook does not know is denied.
 
     Raises MalformedEvidence `review-malformed`.
     """
-    if review.operation == "CREATE" and review.target in _BINDINGS:
-        return decide_binding(state, parse_binding(review), now)
-    if review.operation == "CREATE" and review.target == "pods":
-        return decide_pod_create(state, parse_pod(review.object, review.namespace, _READER), now)
-    if review.operation == "UPDATE" and review.target in _UPDATES:
-        old = parse_pod(review.old_object, review.namespace, _READER)
-        return decide_pod_update(state, old, parse_pod(review.object, review.namespace, _READER), now)
-    return Deny((_unknown(review),))
+    match review.operation, review.target:
+        case "CREATE", "pods/binding" | "bindings":
+            return decide_binding(state, parse_binding(review), now)
+        case "CREATE", "pods":
+            return decide_pod_create(state, parse_pod(review.object, review.namespace, _READER), now)
+        case "UPDATE", "pods" | "pods/ephemeralcontainers" | "pods/resize" | "pods/status":
+            old = parse_pod(review.old_object, review.namespace, _READER)
+            new = parse_pod(review.object, review.namespace, _READER)
+            return decide_pod_update(state, old, new, review.user, now)
+        case "CONNECT", "pods/exec" | "pods/attach" | "pods/portforward" | "pods/proxy":
+            return decide_access(state, parse_access(review), now)
+        case "UPDATE" | "DELETE", "namespaces":
+            return decide_namespace(state, parse_namespace_change(review))
+        case _:
+            return Deny((_unknown(review),))
 
 
-def mutate(state: ClusterState, review: Review, now: int) -> bytes:
+class Gates:
+    """Which pods have to wait for a verified node; looks through the nodes at most once a second for one set of rules.
+
+    Only where a controller is there to take the gates off again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[str, ...], RaisedFloor | None], tuple[int, bool]] = {}
+
+    def wait(self, state: AdmissionState, pod: Pod, now: int) -> bool:
+        """Whether `pod` is to get our gate now."""
+        governance = must_wait(state, pod, now)
+        if governance is None:
+            return False
+        key = (tuple(applied.policy.name for applied in governance.policies), governance.raised)
+        known = self._known.get(key)
+        if known is None or known[0] != now:
+            if len(self._known) >= MAX_REMEMBERED_GATES:
+                self._known.clear()
+            known = (now, not some_node_passes(state, governance, now))
+            self._known[key] = known
+        return known[1]
+
+
+def mutate(state: AdmissionState, review: Review, gates: Gates | None, now: int) -> bytes:
     """The answer to a mutating review: the pod, steered to verified nodes. Raises MalformedEvidence."""
     if (review.operation, review.target) != ("CREATE", "pods"):
         return answer(review, Deny((_unknown(review),)))
     pod = parse_pod(review.object, review.namespace, _READER)
-    return answer_patch(review, steer(state, pod, parse_affinity(review), now))
+    gate = gates is not None and gates.wait(state, pod, now)
+    return answer_patch(review, steer(state, pod, parse_affinity(review), now), gate=gate)
 
 
 def _unknown(review: Review) -> Failure:
     return Failure(ReasonCode.REVIEW_MALFORMED, "review.request.resource", f"{review.operation} {review.target}")
 
 
+def _nobody(_: Review, __: Deny) -> None:
+    return None
+
+
 def webhook_app(
-    state: Callable[[], ClusterState], reload: Callable[[], None], reload_seconds: int, clock: Clock
+    state: Callable[[], AdmissionState],
+    reload: Callable[[], None],
+    reload_seconds: int,
+    clock: Clock,
+    *,
+    gates: Gates | None = None,
+    denied: Callable[[Review, Deny], None] = _nobody,
+    unready: Callable[[], Failure | None] = lambda: None,
 ) -> ASGIApp:
-    """The webhook over the newest `state()`."""
+    """The webhook over the newest `state()`. `denied` hears of each denial and must not block."""
     return _Webhook(
-        service_app(reload, reload_seconds),
+        service_app(reload, reload_seconds, unready),
         {
-            "/validate": lambda review: _validated(state(), review, clock()),
-            "/mutate": lambda review: mutate(state(), review, clock()),
+            "/validate": lambda review: _validated(state(), review, denied, clock()),
+            "/mutate": lambda review: mutate(state(), review, gates, clock()),
         },
     )
 
@@ -88,8 +144,10 @@ class _Webhook:
         await response(scope, receive, send)
 
 
-def _validated(state: ClusterState, review: Review, now: int) -> bytes:
+def _validated(state: AdmissionState, review: Review, denied: Callable[[Review, Deny], None], now: int) -> bytes:
     decision = validate(state, review, now)
+    if isinstance(decision, Deny):
+        denied(review, decision)
     noted = decision.failures if isinstance(decision, Deny) else (*decision.warnings, *decision.audited)
     if noted or (isinstance(decision, Allow) and decision.exemptions):
         structlog.get_logger().info(

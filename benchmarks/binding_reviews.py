@@ -25,6 +25,7 @@ from admission.assembly import server_of
 from admission.clock import system_clock
 from admission.cluster_objects import NodeUid, PodUid
 from admission.cluster_view import Snapshot
+from admission.serving_certificate import HotCertificate
 from admission.settings import Listen, Tls
 from admission.webhook import webhook_app
 from tests.admission.served import Certificate, make_certificate, trusting
@@ -65,7 +66,7 @@ def _cluster(now: int) -> Snapshot:
 def _serve(folder: Path) -> None:
     state = _cluster(system_clock())
     app = webhook_app(lambda: state, lambda: None, 60, system_clock)
-    server = server_of(app, Listen(port=0), Tls(certificate=folder / "tls.pem", key=folder / "tls.key"))
+    server = server_of(app, Listen(port=0), HotCertificate(Tls(certificate=folder / "tls.pem", key=folder / "tls.key")))
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(listening.getsockname()[1], flush=True)

@@ -18,7 +18,7 @@ from nodewarden_demo.steps import Outcome
 def bind_later(stage: Stage, pod: DemoPod, machine: Machine, *, seconds: int) -> Outcome:
     """The webhook's decision on binding `pod` to the machine's node, `seconds` from now, without new evidence."""
     settings = load_settings(WebhookSettings, stage.directory / "webhook.yaml")
-    app = build_webhook(settings, lambda: now() + seconds)
+    app = build_webhook(settings, lambda: now() + seconds).app
     review = binding_review(pod, machine.name)
 
     async def ask() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from starlette.types import ASGIApp
 
 from admission.assembly import server_of
+from admission.serving_certificate import HotCertificate
 from admission.settings import Listen, Tls
 
 
@@ -74,7 +75,9 @@ def make_certificate(folder: Path) -> Certificate:
 @contextmanager
 def served(app: ASGIApp, certificate: Certificate) -> Iterator[str]:
     """The https address of `app` while the block runs."""
-    server = server_of(app, Listen(port=0), Tls(certificate=certificate.certificate, key=certificate.key))
+    server = server_of(
+        app, Listen(port=0), HotCertificate(Tls(certificate=certificate.certificate, key=certificate.key))
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

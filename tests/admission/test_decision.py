@@ -19,7 +19,7 @@ from admission.decision import (
     decide_release,
     steer,
 )
-from admission.trust_objects import Exemption, StricterRule
+from admission.trust_objects import ATTESTATION_GATE, CONTROLLER_USER, Access, Exemption, StricterRule
 from tests.admission.world import (
     IMAGE,
     NODE,
@@ -186,19 +186,42 @@ def test_a_pod_of_two_workloads_must_satisfy_both() -> None:
 
 def test_an_update_that_changes_nothing_of_ours_is_allowed_even_on_a_pod_that_breaks_the_rules() -> None:
     old = a_pod(images=(PodImage("container", "main", OTHER_IMAGE),), tolerations=(Toleration("", "Exists", ""),))
-    assert decide_pod_update(a_cluster(), old, replace(old, labels={"a": "b"}), NOW) == Allow()
-    assert decide_pod_update(a_cluster(), old, replace(old, deleting=True), NOW) == Allow()
+    assert decide_pod_update(a_cluster(), old, replace(old, labels={"a": "b"}), "tenant", NOW) == Allow()
+    assert decide_pod_update(a_cluster(), old, replace(old, deleting=True), "tenant", NOW) == Allow()
 
 
-@pytest.mark.parametrize("role", ["container", "ephemeral"])
-def test_an_update_to_an_unlisted_image_is_denied(role: Any) -> None:
-    new = a_pod(images=(*a_pod().images, PodImage(role, "debug", OTHER_IMAGE)))
-    assert codes(decide_pod_update(a_cluster(), a_pod(), new, NOW)) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED]
+def test_an_update_to_an_unlisted_image_is_denied() -> None:
+    new = a_pod(images=(*a_pod().images, PodImage("container", "debug", OTHER_IMAGE)))
+    assert codes(decide_pod_update(a_cluster(), a_pod(), new, "tenant", NOW)) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED]
+
+
+def test_an_ephemeral_container_needs_an_open_workload_and_a_listed_image() -> None:
+    listed = a_pod(images=(*a_pod().images, PodImage("ephemeral", "debug", IMAGE)))
+    other = a_pod(images=(*a_pod().images, PodImage("ephemeral", "debug", OTHER_IMAGE)))
+    state = a_cluster(workloads=(a_workload(access=Access(ephemeral_containers=True)),))
+    assert decide_pod_update(state, a_pod(), listed, "tenant", NOW) == Allow()
+    assert codes(decide_pod_update(state, a_pod(), other, "tenant", NOW)) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED]
+    assert codes(decide_pod_update(a_cluster(), a_pod(), listed, "tenant", NOW)) == [ReasonCode.ACCESS_FORBIDDEN]
+    # One that is there already is not judged again by an update of something else.
+    assert decide_pod_update(a_cluster(), listed, replace(listed, labels={"a": "b"}), "tenant", NOW) == Allow()
+
+
+def test_only_the_controller_takes_our_gate_off_a_sensitive_pod() -> None:
+    gated = a_pod(gates=("other.example/gate", ATTESTATION_GATE))
+    freed = a_pod(gates=("other.example/gate",))
+    assert codes(decide_pod_update(a_cluster(), gated, freed, "tenant", NOW)) == [ReasonCode.GATE_REMOVED]
+    assert codes(decide_pod_update(a_cluster(), gated, freed, "system:admin", NOW)) == [ReasonCode.GATE_REMOVED]
+    assert decide_pod_update(a_cluster(), gated, freed, CONTROLLER_USER, NOW) == Allow()
+    assert decide_pod_update(a_cluster(), gated, a_pod(gates=(ATTESTATION_GATE,)), "tenant", NOW) == Allow()
+    web = replace(gated, service_account="web")
+    assert decide_pod_update(a_cluster(), web, replace(web, gates=()), "tenant", NOW) == Allow()
 
 
 def test_an_update_that_adds_a_wildcard_toleration_is_denied() -> None:
     new = a_pod(tolerations=(Toleration("", "Exists", ""),))
-    assert codes(decide_pod_update(a_cluster(), a_pod(), new, NOW)) == [ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN]
+    assert codes(decide_pod_update(a_cluster(), a_pod(), new, "tenant", NOW)) == [
+        ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN
+    ]
 
 
 @pytest.mark.parametrize(
@@ -210,22 +233,22 @@ def test_an_update_that_adds_a_wildcard_toleration_is_denied() -> None:
     ],
 )
 def test_label_and_floor_of_a_governed_pod_cannot_be_changed(old: dict[str, Any], new: dict[str, Any]) -> None:
-    decision = decide_pod_update(a_cluster(), a_pod(**old), a_pod(**new), NOW)
+    decision = decide_pod_update(a_cluster(), a_pod(**old), a_pod(**new), "tenant", NOW)
     assert codes(decision) == [ReasonCode.WORKLOAD_LABEL_CHANGED]
 
 
 def test_a_label_that_picked_a_stricter_policy_cannot_be_dropped() -> None:
     workload = a_workload(stricter=(StricterRule({"tier": "gold"}, "h200-gold"),))
     state = a_cluster(policies=(a_policy(), a_policy(name="h200-gold")), workloads=(workload,))
-    decision = decide_pod_update(state, a_pod(labels={"tier": "gold"}), a_pod(), NOW)
+    decision = decide_pod_update(state, a_pod(labels={"tier": "gold"}), a_pod(), "tenant", NOW)
     assert codes(decision) == [ReasonCode.WORKLOAD_LABEL_CHANGED]
 
 
 def test_a_pod_that_no_workload_governs_cannot_put_on_the_label_later() -> None:
     old = a_pod(service_account="web")
     worn = replace(old, labels={"nodewarden.dev/workload": "llm"})
-    assert codes(decide_pod_update(a_cluster(), old, worn, NOW)) == [ReasonCode.WORKLOAD_LABEL_FORGED]
-    assert decide_pod_update(a_cluster(), worn, old, NOW) == Allow()
+    assert codes(decide_pod_update(a_cluster(), old, worn, "tenant", NOW)) == [ReasonCode.WORKLOAD_LABEL_FORGED]
+    assert decide_pod_update(a_cluster(), worn, old, "tenant", NOW) == Allow()
 
 
 # --- binding ---

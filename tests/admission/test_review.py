@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from admission.decision import Allow, Deny
 from admission.review import answer, parse_review
-from admission.webhook import mutate, validate
-from tests.admission.test_webhook import BINDING, POD, a_review
+from admission.webhook import Gates, mutate, validate
+from tests.admission.test_webhook import BINDING, NAMESPACE, POD, a_review
 from tests.admission.world import NOW, a_cluster
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
@@ -27,10 +27,13 @@ STEERED["spec"]["affinity"] = {
         REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}], "matchFields": []}]}
     }
 }
+EXEC = {"kind": "PodExecOptions", "apiVersion": "v1", "stdin": True, "container": "main", "command": ["sh"]}
 REVIEWS = [
     a_review(STEERED),
     a_review(BINDING, sub="binding"),
     a_review(POD, operation="UPDATE", oldObject=POD),
+    a_review(EXEC, sub="exec", operation="CONNECT"),
+    a_review(NAMESPACE, "namespaces", operation="UPDATE", oldObject=NAMESPACE, name="ml"),
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=8),
@@ -66,7 +69,7 @@ def test_a_review_with_any_one_value_changed_to_anything_is_decided_or_malformed
         decision = validate(STATE, parsed, NOW)
         assert isinstance(decision, Allow | Deny)
         assert orjson.loads(answer(parsed, decision))["response"]["uid"] == parsed.uid
-        mutate(STATE, parsed, NOW)
+        mutate(STATE, parsed, Gates(), NOW)
     except MalformedEvidence as error:
         assert error.code is ReasonCode.REVIEW_MALFORMED
 

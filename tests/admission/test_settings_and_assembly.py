@@ -116,12 +116,41 @@ def test_settings_are_read_with_paths_beside_their_file(site: Site) -> None:
         {"results": {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": "a", "jwks_ca_file": "b"}},
         {"results": {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": "a", "jwks_url": "b", "jwks_ca_file": "c"}},
         {"state_file": None},
+        {"state_file": "x\0y"},
+        {"manifests": ["\ud800"]},
+        {"listen": {"host": "\ud800"}},
     ],
 )
 def test_a_setting_that_is_unknown_missing_or_out_of_range_is_refused(site: Site, changes: dict[str, Any]) -> None:
     with pytest.raises(Refusal) as caught:
         load_settings(BrokerSettings, site.file({**site.broker, **changes}))
     assert caught.value.code is ReasonCode.SETTING_INVALID
+
+
+def test_the_webhook_has_to_remember_sequences_too(site: Site) -> None:
+    without = {name: value for name, value in site.settings.items() if name != "state_file"}
+    with pytest.raises(Refusal) as caught:
+        load_settings(WebhookSettings, site.file(without))
+    assert caught.value.code is ReasonCode.SETTING_INVALID
+
+
+def test_a_restarted_webhook_does_not_go_back_to_an_older_result(site: Site) -> None:
+    settings = load_settings(WebhookSettings, site.file(site.settings))
+    review = a_review(BINDING, sub="binding")
+
+    def allowed() -> bool:
+        with (
+            served(build_webhook(settings, lambda: NOW).app, site.certificate) as address,
+            httpx.Client(base_url=address, verify=trusting(site.certificate)) as client,
+        ):
+            answer: bool = client.post("/validate", json=review).json()["response"]["allowed"]
+            return answer
+
+    assert allowed()
+    site.attest(sequence=NOW * 1000 + 5, verdict=Verdict.CONTRAINDICATED)
+    assert not allowed()
+    site.attest(sequence=NOW * 1000)
+    assert not allowed()
 
 
 def test_a_settings_file_that_is_no_single_document_is_refused(site: Site) -> None:
@@ -145,7 +174,7 @@ def test_a_tls_key_that_others_can_read_is_refused(site: Site) -> None:
 
 def test_the_assembled_webhook_follows_its_manifests(site: Site) -> None:
     settings = load_settings(WebhookSettings, site.file(site.settings))
-    app = build_webhook(settings, lambda: NOW)
+    app = build_webhook(settings, lambda: NOW).app
     review = a_review(BINDING, sub="binding")
     with (
         served(app, site.certificate) as address,
@@ -161,7 +190,7 @@ def test_the_assembled_webhook_follows_its_manifests(site: Site) -> None:
 
 def test_the_assembled_broker_releases_over_https(site: Site) -> None:
     settings = load_settings(BrokerSettings, site.file(site.broker))
-    app = build_broker(settings, lambda: NOW)
+    app = build_broker(settings, lambda: NOW).app
     posted = envelope(site.ak, site.issuer.token(token_claims()), ["llm/key"])
     with (
         served(app, site.certificate) as address,

@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 
 from admission import http_edge
 from admission.review import MAX_REVIEW_BYTES
-from admission.trust_objects import Exemption
+from admission.trust_objects import Access, Exemption
 from admission.webhook import webhook_app
 from tests.admission.served import Certificate, make_certificate, served, trusting
-from tests.admission.world import IMAGE, NODE, NOW, POD_UID, a_cluster, a_policy, a_result
+from tests.admission.world import IMAGE, NODE, NOW, POD_UID, a_cluster, a_pod, a_policy, a_result, a_workload
 from verifier.wire.codes import ReasonCode
 from verifier.wire.result import Verdict
 
@@ -190,7 +190,67 @@ def test_an_unlisted_image_in_an_init_container_is_denied(hook: Hook) -> None:
 def test_an_ephemeral_container_with_an_unlisted_image_is_denied(hook: Hook) -> None:
     debugged = changed(POD, "spec", ephemeralContainers=[{"name": "debug", "image": "busybox"}])
     review = a_review(debugged, sub="ephemeralcontainers", operation="UPDATE", oldObject=POD)
-    assert hook.denied(review) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED.value]
+    assert hook.denied(review) == [ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED.value, ReasonCode.ACCESS_FORBIDDEN.value]
+
+
+@pytest.mark.parametrize(
+    ("sub", "kind", "open_one"),
+    [
+        ("exec", "PodExecOptions", Access(exec=True)),
+        ("attach", "PodAttachOptions", Access(exec=True)),
+        ("portforward", "PodPortForwardOptions", Access(port_forward=True)),
+        ("proxy", "PodProxyOptions", Access(port_forward=True)),
+    ],
+)
+def test_a_way_into_a_sensitive_pod_is_closed_unless_its_workload_opens_it(
+    hook: Hook, sub: str, kind: str, open_one: Access
+) -> None:
+    review = a_review({"kind": kind, "apiVersion": "v1"}, sub=sub, operation="CONNECT")
+    assert hook.denied(review) == [ReasonCode.ACCESS_FORBIDDEN.value]
+    hook.cluster = a_cluster(workloads=(a_workload(access=open_one),))
+    assert hook.response(review)["allowed"] is True
+    # Another workload over the same pod that keeps it closed, closes it.
+    hook.cluster = a_cluster(workloads=(a_workload(access=open_one), a_workload(name="second")))
+    assert hook.denied(review) == [ReasonCode.ACCESS_FORBIDDEN.value]
+    hook.cluster = a_cluster(policies=(a_policy(enforcement="warn"),))
+    answer = hook.response(review)
+    assert (answer["allowed"], len(answer["warnings"])) == (True, 1)
+    hook.cluster = a_cluster(pod=a_pod(service_account="web"))
+    assert hook.response(review)["allowed"] is True
+    assert hook.denied({**review, "request": {**review["request"], "name": "llm-1"}}) == [ReasonCode.POD_UNKNOWN.value]
+
+
+NAMESPACE: dict[str, Any] = {
+    "kind": "Namespace",
+    "apiVersion": "v1",
+    "metadata": {"name": "ml", "labels": {"nodewarden.dev/enforced": "true", "team": "a"}},
+}
+
+
+@pytest.mark.parametrize("labels", [{"team": "a"}, {"nodewarden.dev/enforced": "false"}, None])
+def test_a_governed_namespace_cannot_leave_the_webhooks_sight(hook: Hook, labels: Any) -> None:
+    hidden = changed(NAMESPACE, "metadata", labels=labels)
+    review = a_review(hidden, "namespaces", operation="UPDATE", oldObject=NAMESPACE, name="ml", namespace="ml")
+    assert hook.denied(review) == [ReasonCode.NAMESPACE_LABEL_REMOVED.value]
+    hook.cluster = a_cluster(workloads=())
+    assert hook.response(review)["allowed"] is True
+
+
+def test_a_governed_namespace_may_change_in_other_ways_and_not_be_deleted(hook: Hook) -> None:
+    other = changed(NAMESPACE, "metadata", labels={"nodewarden.dev/enforced": "true"})
+    review = a_review(other, "namespaces", operation="UPDATE", oldObject=NAMESPACE, name="ml")
+    assert hook.response(review)["allowed"] is True
+    deleted = a_review(NAMESPACE, "namespaces", operation="DELETE", oldObject=NAMESPACE, name="ml", object=None)
+    assert hook.denied(deleted) == [ReasonCode.NAMESPACE_GOVERNED.value]
+    hook.cluster = a_cluster(workloads=())
+    assert hook.response(deleted)["allowed"] is True
+
+
+def test_a_status_update_that_drops_a_label_of_ours_is_denied_like_any_other(hook: Hook) -> None:
+    labelled = changed(POD, "metadata", labels={"nodewarden.dev/workload": "llm"})
+    review = a_review(POD, sub="status", operation="UPDATE", oldObject=labelled)
+    assert hook.denied(review) == [ReasonCode.WORKLOAD_LABEL_CHANGED.value]
+    assert hook.response(a_review(POD, sub="status", operation="UPDATE", oldObject=POD))["allowed"] is True
 
 
 def test_an_ordinary_update_and_a_resize_are_allowed(hook: Hook) -> None:
@@ -243,8 +303,10 @@ def test_a_policy_that_only_warns_warns_and_one_that_audits_annotates(hook: Hook
     [
         ("pods", "", "DELETE"),
         ("pods", "", "CONNECT"),
-        ("pods", "exec", "CONNECT"),
-        ("pods", "status", "UPDATE"),
+        ("pods", "exec", "CREATE"),
+        ("pods", "log", "CONNECT"),
+        ("pods", "status", "CREATE"),
+        ("namespaces", "", "CREATE"),
         ("pods", "binding", "UPDATE"),
         ("nodes", "", "UPDATE"),
         ("secrets", "", "CREATE"),

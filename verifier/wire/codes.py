@@ -302,6 +302,21 @@ class ReasonCode(StrEnum):
         "Send an AdmissionReview v1 for a resource that the webhook is registered for.",
     )
     MANIFEST_INVALID = "manifest-invalid", "Correct the manifest; the message names file and field."
+    VIEW_STALE = "view-stale", "Try again: admission has lost touch with the API server; see its log if this stays."
+    RESULTS_STALE = (
+        "results-stale",
+        "Check that the nodewarden controller runs and that its stream from the verifier is alive.",
+    )
+    ACCESS_FORBIDDEN = "access-forbidden", "Open this way in the SensitiveWorkload's access, if that is meant."
+    GATE_REMOVED = (
+        "gate-removed",
+        "Leave the gate alone: the controller removes it once a verified node can take the pod.",
+    )
+    NAMESPACE_LABEL_REMOVED = (
+        "namespace-label-removed",
+        "Keep the label nodewarden.dev/enforced=true while a SensitiveWorkload governs the namespace.",
+    )
+    NAMESPACE_GOVERNED = "namespace-governed", "Delete the SensitiveWorkloads that govern the namespace first."
     KUBERNETES_REFUSED = (
         "kubernetes-refused",
         "See the API server's answer; check RBAC and that the CRDs are installed.",
