@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from verifier.audit_log import read_checkpoint, verify_audit
-from verifier.clock import SystemClock
 from verifier.settings import load_settings
-from verifier.store.sql import SqlStore
+from verifier.store.audit_reader import AuditReader
 from verifier.tokens import load_signer
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Unavailable
 
 audit_app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -25,16 +26,24 @@ _DEFAULT = Path("/etc/nodewarden/verifier.yaml")
 def verify(
     config: Config = _DEFAULT,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoints kept elsewhere; the last line must be in the log.")
+        Path | None,
+        typer.Option(help="Checkpoints, the last of which must be in the log. Default: those of the settings."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,  # noqa: FBT002 - a switch
 ) -> None:
-    """Recompute the chain against every signed head, and count the rows that none covers yet."""
+    """Recompute the chain against every signed head and the last checkpoint; count the rows that none covers yet.
+
+    Reads only. A database, signing key or checkpoint file that is not there is an error: without the checkpoint, a log
+    that was cut off at one of its heads looks whole.
+    """
     settings = load_settings(config)
-    store = SqlStore(settings.database, SystemClock().now_ms())
+    if not any(settings.keys_dir.glob("*.pem")):
+        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(settings.keys_dir), "no key", "the verifier's signing keys")
+    jwks = load_signer(settings.keys_dir).jwks
+    anchor = read_checkpoint(checkpoint or settings.audit_checkpoint_file)
+    store = AuditReader(settings.database)
     try:
-        anchor = None if checkpoint is None else read_checkpoint(checkpoint)
-        proof = verify_audit(store, load_signer(settings.keys_dir).jwks, anchor)
+        proof = verify_audit(store, jwks, anchor)
     finally:
         store.close()
     if as_json:
@@ -49,8 +58,7 @@ def export(
     after: Annotated[int, typer.Option(help="Rows after this one.", min=0)] = 0,
 ) -> None:
     """All rows, one JSON object a line."""
-    settings = load_settings(config)
-    store = SqlStore(settings.database, SystemClock().now_ms())
+    store = AuditReader(load_settings(config).database)
     try:
         while page := store.audit_after(after, 1000):
             for row in page:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jwt
 
@@ -18,6 +18,13 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
 
 _PAGE = 2000
+
+
+class AuditRows(Protocol):
+    """What checking reads: a verifier's store, or `verifier.store.audit_reader.AuditReader`."""
+
+    def audit_after(self, row_id: int, limit: int) -> list[AuditRow]: ...
+    def audit_heads(self) -> list[AuditHead]: ...
 
 
 def append_checkpoint(path: Path, head: AuditHead) -> None:
@@ -59,7 +66,7 @@ class AuditProof:
     checkpoint_rows: int | None
 
 
-def verify_audit(store: Store, jwks: dict[str, Any], checkpoint: AuditHead | None) -> AuditProof:
+def verify_audit(store: AuditRows, jwks: dict[str, Any], checkpoint: AuditHead | None) -> AuditProof:
     """The log's rows recompute every signed head, in order; with `checkpoint`, also that head, kept elsewhere.
 
     Raises Rejection `audit-chain-broken` saying where. Does not prove rows after the last head, which it counts.
@@ -118,7 +125,7 @@ def read_checkpoint(path: Path) -> AuditHead:
         raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, str(path), type(error).__name__) from error
 
 
-def _rows(store: Store) -> Iterator[AuditRow]:
+def _rows(store: AuditRows) -> Iterator[AuditRow]:
     last = -(2**63)  # Not 0: a row that was put before the first would not be seen.
     while page := store.audit_after(last, _PAGE):
         yield from page

@@ -31,22 +31,24 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, max_bytes: in
     if encoding not in (None, b"identity", b"zstd"):
         raise MalformedEvidence(ReasonCode.COMPRESSION_INVALID, "content-encoding", None, "zstd or none")
     body = await _read(receive, max_bytes)
-    if len(body) > max_bytes:
-        raise _too_large(max_bytes)
     return decompress(body, max_bytes) if encoding == b"zstd" else body
 
 
 async def _read(receive: Receive, max_bytes: int) -> bytes:
-    body: bytes = b""
+    # Attack: a body in very many small pieces, each of which would copy all that came before.
+    parts: list[bytes] = []
+    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
+        part = message.get("body", b"")
+        size += len(part)
+        if size > max_bytes:
             raise _too_large(max_bytes)
+        parts.append(part)
         if not message.get("more_body", False):
-            return body
+            return b"".join(parts)
 
 
 def decompress(body: bytes, max_bytes: int) -> bytes:

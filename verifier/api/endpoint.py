@@ -23,7 +23,7 @@ from verifier.entropy import Entropy
 from verifier.metrics import Metrics
 from verifier.roles import Identity, Role, Tokens
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Refusal, Rejection
+from verifier.wire.failures import MalformedEvidence, Refusal, Rejection
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -209,7 +209,8 @@ def _rate_limited(seconds: int) -> Rejection:
 
 def _query(text: bytes) -> dict[str, str]:
     try:
-        fields = parse_qs(text.decode("ascii"), strict_parsing=True, max_num_fields=8)
-    except ValueError:
-        return {}
+        fields = parse_qs(text.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=8)
+    except ValueError as error:
+        # A parameter that was lost would be a default, and nobody would know.
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, "query", None, "name=value") from error
     return {name: values[-1] for name, values in fields.items()}

@@ -164,7 +164,8 @@ class _Handlers:
 
     async def audit(self, call: Call) -> Answer:
         after = call.query.get("after", "0")
-        if not after.isdigit() or len(after) > 18:
+        # `isdigit` alone takes digits of any script, and not all of them make an int.
+        if not (after.isascii() and after.isdigit()) or len(after) > 18:
             raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, "after", None, "a row's number")
         rows = self._parts.store.audit_after(int(after), _AUDIT_PAGE)
         return _json({"rows": [{"id": row.id, "record": json.loads(row.record)} for row in rows]})

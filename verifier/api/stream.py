@@ -45,10 +45,15 @@ class Commits:
 
 
 async def result_events(store: Store, commits: Commits, after: int) -> AsyncGenerator[bytes, None]:
-    """The stream from event `after` (0: a snapshot of everything); it ends only when the consumer goes."""
+    """The stream from event `after` (0, or one that never was: a snapshot of everything).
+
+    It ends only when the consumer goes.
+    """
     commits.streams += 1
     try:
-        last = after
+        # Attack, or a database restored from a backup: after an event that is yet to come, a consumer would wait for
+        # ever and hear of no revocation meanwhile. What stands is told anew instead.
+        last = after if after <= store.last_event() else 0
         first = True
         while True:
             page = store.results_after(last, _PAGE)

@@ -26,14 +26,19 @@ from verifier.evidence.certificate import (
     key_usage,
 )
 from verifier.evidence.der import INTEGER, OID, SEQUENCE, DerReader, oid_text
-from verifier.evidence.tpm import RsaPublic
+from verifier.evidence.tpm import EccPublic, RsaPublic
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection
 
 MAX_PATH_CERTIFICATES = 8
 """The longest real path (Intel on-die) has seven."""
 MAX_SIGNATURE_CHECKS = 64
+MAX_SUPPLIED_CHECKS = 16
+"""Of those, by keys that the node itself sent: the longest real path needs five, two of one name double that."""
 _MAX_RSA_BITS = 8192
+_MAX_RSA_EXPONENT = 2**32 - 1
+"""Attack: an exponent as long as the modulus makes one check hundreds of times as dear."""
+_MAX_SALT_BYTES = 64
 _KEY_CERT_SIGN = 1 << 10
 """keyUsage bit 5 of 16, counted from the highest."""
 _UNDERSTOOD_CRITICAL = frozenset(
@@ -67,6 +72,7 @@ class _Search:
     supplied: Sequence[Certificate]
     now: int
     checks_left: int = MAX_SIGNATURE_CHECKS
+    supplied_left: int = MAX_SUPPLIED_CHECKS
     expired: Certificate | None = None
     revoked: Certificate | None = None
 
@@ -102,13 +108,14 @@ def _extend(path: tuple[Certificate, ...], search: _Search) -> tuple[Certificate
         return path
     if len(path) >= MAX_PATH_CERTIFICATES:
         return None
-    candidates = (*search.endorsements.roots.values(), *search.endorsements.intermediates, *search.supplied)
-    for issuer in candidates:
+    pinned = (*search.endorsements.roots.values(), *search.endorsements.intermediates)
+    for position, issuer in enumerate((*pinned, *search.supplied)):
         if issuer.subject != last.issuer or any(issuer.der == earlier.der for earlier in path):
             continue
-        if search.checks_left <= 0:
-            return None
         search.checks_left -= 1
+        search.supplied_left -= position >= len(pinned)
+        if search.checks_left < 0 or search.supplied_left < 0:
+            return None
         if not _may_issue(issuer, len(path) - 1) or not _signed_by(last, issuer):
             continue
         whole = _extend((*path, issuer), search)
@@ -150,12 +157,13 @@ def _may_issue(issuer: Certificate, below: int) -> bool:
 
 def _signed_by(signed: Certificate | RevocationList, issuer: Certificate) -> bool:
     """Whether the issuer's key signed it; any algorithm that we do not use is a no."""
-    if issuer.key is None or (isinstance(issuer.key, RsaPublic) and issuer.key.bits > _MAX_RSA_BITS):
+    if issuer.key is None or not _affordable(issuer.key):
         return False
     try:
         algorithm = DerReader(signed.signature_algorithm, "signatureAlgorithm")
         name = oid_text(algorithm.next(OID).content)
-        key = load_key(issuer.key)
+        # Not remembered: a stranger's certificates would fill the memory of keys.
+        key = load_key.__wrapped__(issuer.key)
         if isinstance(key, ec.EllipticCurvePublicKey):
             key.verify(signed.signature, signed.tbs, ec.ECDSA(_ECDSA_HASHES[name]))
         else:
@@ -163,6 +171,10 @@ def _signed_by(signed: Certificate | RevocationList, issuer: Certificate) -> boo
     except (InvalidSignature, UnsupportedAlgorithm, KeyError, ValueError, MalformedEvidence):
         return False
     return True
+
+
+def _affordable(key: RsaPublic | EccPublic) -> bool:
+    return not isinstance(key, RsaPublic) or (key.bits <= _MAX_RSA_BITS and key.exponent <= _MAX_RSA_EXPONENT)
 
 
 def _verify_rsa(key: rsa.RSAPublicKey, signed: Certificate | RevocationList, name: str, parameters: DerReader) -> None:
@@ -176,6 +188,9 @@ def _verify_rsa(key: rsa.RSAPublicKey, signed: Certificate | RevocationList, nam
     mask.next(OID)
     mask_hash = _PSS_HASHES[oid_text(DerReader(mask.next(SEQUENCE).content, "mgf").next(OID).content)]
     salt = int.from_bytes(_explicit(fields, 0xA2).next(INTEGER).content, "big")
+    if salt > _MAX_SALT_BYTES:
+        # The library would take it for a C integer, and fail otherwise than by refusing.
+        raise MalformedEvidence(ReasonCode.CERTIFICATE_MALFORMED, "signatureAlgorithm", "salt length")
     key.verify(signed.signature, signed.tbs, padding.PSS(padding.MGF1(mask_hash), salt), algorithm)
 
 

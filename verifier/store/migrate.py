@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, insert, inspect, select
+from sqlalchemy import Engine, create_engine, event, insert, inspect, select, update
 
 from verifier.store.schema import COUNTERS, METADATA, SCHEMA, SCHEMA_VERSION
 from verifier.wire.codes import ReasonCode
@@ -44,18 +44,23 @@ def open_engine(path: Path) -> Engine:
 def migrate(engine: Engine, now_ms: int) -> int:
     """The schema is at `SCHEMA_VERSION`; the answer is the version it had (0 for a new database).
 
+    Places in the stream go on at `now_ms` at least: a database restored from a backup never gives one out twice, so a
+    consumer that resumes misses nothing.
+
     Raises Rejection `schema-newer` when the database was written by a later release.
     """
     found = stored_version(engine)
     if found > SCHEMA_VERSION:
         raise Rejection(ReasonCode.SCHEMA_NEWER, "database", str(found), f"at most {SCHEMA_VERSION}")
-    if found == 0:
-        with engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        if found == 0:
             METADATA.create_all(connection)
             connection.execute(insert(SCHEMA).values(version=SCHEMA_VERSION, migrated_at_ms=now_ms))
-            connection.execute(insert(COUNTERS).values(name="event", value=0))
-            connection.exec_driver_sql("COMMIT")
+            connection.execute(insert(COUNTERS).values(name="event", value=now_ms))
+        behind = (COUNTERS.c.name == "event") & (COUNTERS.c.value < now_ms)
+        connection.execute(update(COUNTERS).where(behind).values(value=now_ms))
+        connection.exec_driver_sql("COMMIT")
     return found
 
 

@@ -77,7 +77,7 @@ RESULTS = Table(
     Column("seq", BigInteger, nullable=False),
     # Rises with everything that happens to the node: who decides from an older state decides again.
     Column("moved", BigInteger, nullable=False),
-    # Position in the stream; assigned in commit order. 0 before the first result.
+    # Position in the stream; assigned in commit order, from the time of a start on. 0 before the first result.
     Column("event", BigInteger, nullable=False),
     Column("verdict", Text),
     Column("issued_at", BigInteger),

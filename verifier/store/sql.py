@@ -23,7 +23,7 @@ from verifier.store.ports import (
     SignVoid,
     StoredResult,
 )
-from verifier.store.prepared import FIND_NEXT_NONCE, FIND_NONCE, KNOWN_BOOT_LOG, USED_NONCES
+from verifier.store.prepared import FIND_NEXT_NONCE, FIND_NONCE, KNOWN_BOOT_LOG, READ_EVENT, USED_NONCES
 from verifier.store.rows import node_record, nonce_state, stored_result
 from verifier.store.schema import (
     AUDIT,
@@ -102,6 +102,10 @@ class SqlStore:
         """The node's latest result, or None."""
         row = self._reader.execute(select(RESULTS).where(RESULTS.c.node_id == node_id)).mappings().first()
         return None if row is None else stored_result(row)
+
+    def last_event(self) -> int:
+        """The last event that was given out; the next is higher, also after the database was restored."""
+        return int(READ_EVENT.run(self._driver()).fetchone()[0])
 
     def results_after(self, event: int, limit: int) -> list[StoredResult]:
         """The latest results that entered the stream after `event`, in its order."""
