@@ -68,15 +68,16 @@ class DurableState:
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
-                yield self._connection
-                self._connection.execute("COMMIT")
+                try:
+                    yield self._connection
+                    self._connection.execute("COMMIT")
+                finally:
+                    # Also after a COMMIT that failed: an open transaction would fail every later BEGIN.
+                    if self._connection.in_transaction:
+                        with suppress(sqlite3.Error):
+                            self._connection.execute("ROLLBACK")
             except (sqlite3.Error, OverflowError) as error:
                 raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "state", type(error).__name__) from error
-            finally:
-                # Also after a COMMIT that failed: an open transaction would fail every later BEGIN.
-                if self._connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ A token's header chooses among these keys and does nothing else: it brings no ke
 
 from __future__ import annotations
 
+import hashlib
 import json
 import ssl
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 import jwt
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from admission.private_files import read_bounded
 from verifier.wire.codes import ReasonCode
@@ -29,6 +31,13 @@ class KeySet:
     """Keys by `kid`, each good for the one algorithm that its own JWK fixes."""
 
     keys: Mapping[str, jwt.PyJWK]
+
+    @property
+    def thumbprints(self) -> tuple[tuple[str, str], ...]:
+        """Each key's id and the SHA-256 of its SubjectPublicKeyInfo, sorted: another key under an old id shows."""
+        return tuple(
+            (key_id, hashlib.sha256(_spki(key.key)).hexdigest()) for key_id, key in sorted(self.keys.items())
+        )
 
 
 def parse_key_set(text: str, algorithms: frozenset[str], where: str) -> KeySet:
@@ -64,6 +73,11 @@ def _key(entry: dict[str, Any], algorithms: frozenset[str], where: str) -> tuple
     if key.algorithm_name not in algorithms:
         raise _invalid(where, str(key.algorithm_name), " or ".join(sorted(algorithms)))
     return key_id, key
+
+
+def _spki(key: Any) -> bytes:
+    encoded: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return encoded
 
 
 def load_key_set(path: Path, algorithms: frozenset[str]) -> KeySet:

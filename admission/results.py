@@ -55,9 +55,12 @@ class ResultVerifier:
         self._keys, self._issuer, self._audience, self._sequences = keys, issuer, audience, sequences
         self._lock = threading.Lock()
 
-    def key_ids(self) -> tuple[str, ...]:
-        """Which keys count now: when they change, a result that was refused may be good."""
-        return tuple(sorted(self._keys().keys))
+    def key_ids(self) -> tuple[tuple[str, str], ...]:
+        """Which keys count now, by id and thumbprint: when they change, what was refused may be good, or the reverse.
+
+        Attack, or its cure: a key that was withdrawn or replaced under its old id vouches for nothing any more.
+        """
+        return self._keys().thumbprints
 
     def verify(self, token: str) -> AttestationResult:
         """The result in `token`, remembered as the newest of its node.
@@ -88,13 +91,17 @@ class ResultVerifier:
             raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result", f"{len(token)} characters")
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, RecursionError, TypeError) as error:
             raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result.header", type(error).__name__) from error
         if header.get("typ") != RESULT_TYPE:
             raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result.typ", str(header.get("typ")), RESULT_TYPE)
-        key = self._keys().keys.get(str(header.get("kid")))
-        if key is None or header.get("alg") not in ALGORITHMS or _FORBIDDEN_HEADERS & header.keys():
-            seen = f"alg {header.get('alg')}, kid {header.get('kid')}"
+        key_id, algorithm = header.get("kid"), header.get("alg")
+        if not isinstance(key_id, str) or not isinstance(algorithm, str):
+            seen = f"alg {type(algorithm).__name__}, kid {type(key_id).__name__}"
+            raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result.header", seen, "text")
+        key = self._keys().keys.get(key_id)
+        if key is None or algorithm not in ALGORITHMS or _FORBIDDEN_HEADERS & header.keys():
+            seen = f"alg {algorithm}, kid {key_id}"
             raise Rejection(ReasonCode.RESULT_SIGNATURE_INVALID, "result.header", seen, "ES256 by a known key")
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -117,6 +124,7 @@ class ResultVerifier:
         except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidIssuerError) as error:
             wanted = f"iss {self._issuer}"
             raise Rejection(ReasonCode.RESULT_SIGNATURE_INVALID, "result", type(error).__name__, wanted) from error
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, RecursionError, TypeError) as error:
+            # The library raises what its parts raise on input that it did not foresee: such input is malformed.
             raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result", type(error).__name__) from error
         return claims

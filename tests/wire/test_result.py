@@ -102,6 +102,12 @@ FAULTS: dict[str, Callable[[dict[str, Any]], object]] = {
     ),
     "a verdict better than a submodule's": lambda c: c["submods"]["boot"].update({"ear.status": "warning"}),
     "a verdict better than one that is missing": lambda c: c["submods"]["boot"].update({"ear.status": "none"}),
+    "a sequence below zero": lambda c: c["nodewarden"].update(seq=-1),
+    "a sequence that no database holds": lambda c: c["nodewarden"].update(seq=2**63),
+    "a sequence that is no integer": lambda c: c["nodewarden"].update(seq=True),
+    "an affirming submodule whose vector claims nothing": lambda c: c["submods"]["tpm"].update(
+        {"ear.trustworthiness-vector": {"hardware": 0, "executables": 1, "configuration": -1}}
+    ),
     "a submodule better than its vector": lambda c: c["submods"]["boot"]["ear.trustworthiness-vector"].update(
         executables=96
     ),

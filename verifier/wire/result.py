@@ -38,6 +38,10 @@ PROFILE_DEPLOYED = "tag:github.com,2023:veraison/ear"
 PROFILE_WORKING_GROUP = "tag:ietf.org,2026:rats/ear#03"
 
 
+MAX_SEQUENCE = 2**63 - 1
+"""What a relying party's database can hold; in milliseconds since 1970, 292 million years."""
+
+
 def tier_of(value: int) -> Verdict:
     """The tier of one trustworthiness-vector entry (draft-ietf-rats-ar4si).
 
@@ -189,7 +193,7 @@ def result_from_claims(claims: Mapping[str, Any]) -> AttestationResult:
             audience=_typed(claims, "aud", str),
             issued_at=_typed(claims, "iat", int),
             expires_at=_typed(claims, "exp", int),
-            sequence=_typed(own, "seq", int),
+            sequence=_sequence(own),
             verdict=_verdict(claims[names.status]),
             submodules=submodules,
             node_id=_typed(own, "node_id", str),
@@ -216,6 +220,13 @@ def result_from_claims(claims: Mapping[str, Any]) -> AttestationResult:
     return result
 
 
+def _sequence(own: Mapping[str, Any]) -> int:
+    sequence: int = _typed(own, "seq", int)
+    if not 0 <= sequence <= MAX_SEQUENCE:
+        raise ValueError("seq")
+    return sequence
+
+
 def _require_consistent(result: AttestationResult) -> None:
     if not result.submodules:
         raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "submods", "empty", "at least one submodule")
@@ -231,7 +242,9 @@ def _submodule(part: Mapping[str, Any], names: _Names) -> Submodule:
         raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "trustworthiness-vector", None, "integers, at least one")
     verdict = _verdict(part[names.status])
     tiers = tuple(tier_of(value) for value in vector.values())
-    if worst((*(t for t in tiers if t is not Verdict.NONE), verdict)) != verdict:
+    claimed = tuple(tier for tier in tiers if tier is not Verdict.NONE)
+    # Attack: a vector of which every entry says that nothing was claimed (0, 1, -1) supports no good verdict.
+    if worst((*(claimed or (Verdict.NONE,)), verdict)) != verdict:
         raise MalformedEvidence(
             ReasonCode.RESULT_MALFORMED, "submods.status", verdict.value, "no better than its vector"
         )
