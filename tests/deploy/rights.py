@@ -14,7 +14,9 @@ _OURS = "nodewarden.dev"
 _SYSTEM = "nodewarden-system:"
 
 
-def _each(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], names: tuple[str, ...] = ("*",)) -> set[Right]:
+def _each(
+    group: str, resources: tuple[str, ...], verbs: tuple[str, ...], names: tuple[str, ...] = ("*",)
+) -> set[Right]:
     return {(group, resource, verb, name) for resource in resources for verb in verbs for name in names}
 
 
