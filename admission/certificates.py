@@ -7,7 +7,7 @@ first day: whoever checks our certificate knows its CA before it meets it.
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -29,10 +29,10 @@ BACKDATE_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate with its private key."""
+    """A certificate with its private key; the same certificate is the same pair, wherever its key was read from."""
 
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+    key: ec.EllipticCurvePrivateKey = field(compare=False, repr=False)
 
     @property
     def not_before(self) -> int:

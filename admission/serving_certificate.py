@@ -80,6 +80,10 @@ class ManagedCertificate:
         self._write(self._bundle)
         self.hot = HotCertificate(self.tls)
 
+    def close(self) -> None:
+        """Removes the private files; the end of the process does so too."""
+        self._folder.cleanup()
+
     def unready(self) -> Failure | None:
         """Why the API server could not yet trust us; None once every configuration has our CAs."""
         return self._missing
