@@ -30,7 +30,7 @@ class Gates:
     def reconcile(self, name: str) -> float | None:
         namespace, _, pod_name = name.partition("/")
         pod = self._view.pods.get(pod_name, namespace)
-        if pod is None or pod.pod.deleting or ATTESTATION_GATE not in pod.gates:
+        if pod is None or pod.pod.deleting or ATTESTATION_GATE not in pod.pod.gates:
             return None
         now = self._clock()
         governance = govern(self._view, pod.pod, now)
@@ -56,7 +56,7 @@ class Gates:
         )
 
     def _open(self, pod: ObservedPod) -> None:
-        index = pod.gates.index(ATTESTATION_GATE)
+        index = pod.pod.gates.index(ATTESTATION_GATE)
         where = f"/spec/schedulingGates/{index}"
         operations = [
             {"op": "test", "path": "/metadata/uid", "value": pod.pod.uid},

@@ -35,15 +35,15 @@ def label_patch(observed: ObservedNode, wanted: Mapping[str, str]) -> dict[str, 
     return {"metadata": {"uid": observed.node.uid, "labels": {**wanted, **gone}}}
 
 
-def taints_wanted(observed: ObservedNode, standing: NodeStanding, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+def taints_wanted(observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> list[dict[str, Any]]:
     """All taints that the node shall have: those of others untouched, ours where a policy asks for it.
 
-    `labels` are those that the node carried before this round. NoSchedule comes with every loss, NoExecute with a
+    `held` are the keys of labels that the node was seen to carry. NoSchedule comes with every loss, NoExecute with a
     fallen verdict only: on mere silence pods run on.
     """
     others = [dict(taint) for taint in observed.taints if taint.get("key") != UNVERIFIED_TAINT]
     ours = [taint for taint in observed.taints if taint.get("key") == UNVERIFIED_TAINT]
-    lost = _lost(standing, labels, {str(taint.get("value")) for taint in ours})
+    lost = _lost(standing, held, {str(taint.get("value")) for taint in ours})
     if lost is None:
         return others
     effects = {str(taint.get("effect")) for taint in ours} & {"NoSchedule", "NoExecute"} | {"NoSchedule"}
@@ -61,13 +61,13 @@ def taints_wanted(observed: ObservedNode, standing: NodeStanding, labels: Mappin
     ]
 
 
-def _lost(standing: NodeStanding, labels: Mapping[str, str], named: set[str]) -> PolicyStanding | None:
+def _lost(standing: NodeStanding, held: frozenset[str], named: set[str]) -> PolicyStanding | None:
     lost = [
         part
         for part in standing.policies
         if part.policy.on_loss.taint
         and part.failures
-        and (VERIFIED_LABEL_PREFIX + part.policy.name in labels or part.policy.name in named)
+        and (VERIFIED_LABEL_PREFIX + part.policy.name in held or part.policy.name in named)
     ]
     # The worst first, so that NoExecute is not missed where several policies were lost.
     return min(lost, key=lambda part: (not part.fallen, part.policy.name), default=None)

@@ -26,13 +26,12 @@ from admission.controller.attestation_object import (
 from admission.controller.eviction import LOST_EVENT, Evictions
 from admission.controller.loss import fate_of
 from admission.controller.node_marks import VERIFIED_LABEL, label_patch, labels_wanted, taint_patch, taints_wanted
-from admission.controller.observed import ObservedNode
+from admission.controller.observed import ObservedNode, observe_node
 from admission.controller.results_book import Entry, ResultsBook
 from admission.controller.revocation import revoke_leases
 from admission.controller.standing import NodeStanding, standing_of
 from admission.controller.view import OURS, ControllerView, Kept
 from admission.controller.writer import Writer
-from admission.kube import KubeConflict, KubeNotFound
 from admission.pod_rules import govern
 from verifier.wire.failures import Refusal
 
@@ -60,6 +59,7 @@ class NodeReconciler:
         self._unwritten: dict[str, float] = {}
         self._stored: dict[str, str] = {}
         self._ending: dict[str, frozenset[str]] = {}
+        self._held: dict[str, frozenset[str]] = {}
 
     def oldest_unwritten_seconds(self) -> float:
         """For how long a fallen result has been known and not been written; 0 when none is."""
@@ -95,11 +95,11 @@ class NodeReconciler:
             if open_leases and left > 0:
                 return min(left, 0.1)
             looks.append(1.0 if open_leases else None)
-        for step in (self._mark_labels, self._mark_taints):
-            try:
-                step(observed, standing)
-            except Refusal as refusal:
-                refused.append(refusal)
+        try:
+            held = self._held[name] = self._held.get(name, frozenset()) | frozenset(observed.labels)
+            self._mark_taints(self._mark_labels(observed, standing), standing, held)
+        except Refusal as refusal:
+            refused.append(refusal)
         looks += self._end_pods(standing, unproven_since(standing, before, now), refused, now)
         if refused:
             raise refused[0]
@@ -143,24 +143,23 @@ class NodeReconciler:
         )
         self._stored[name] = entry.token
 
-    def _mark_labels(self, observed: ObservedNode, standing: NodeStanding) -> None:
+    def _mark_labels(self, observed: ObservedNode, standing: NodeStanding) -> ObservedNode:
+        """The node has the labels that it shall have. Returns it as it is now."""
         name = observed.node.name
         patch = label_patch(observed, labels_wanted(standing))
         if patch is None:
-            return
-        try:
-            self._writer.merge(f"/api/v1/nodes/{name}", patch)
-        except (KubeNotFound, KubeConflict):
-            return  # deleted or re-created meanwhile: the mirror will say so
+            return observed
+        marked = observe_node(self._writer.merge(f"/api/v1/nodes/{name}", patch))
         structlog.get_logger().info("node_labelled", node=name, policies=sorted(standing.labelled))
         if VERIFIED_LABEL in observed.labels and not standing.labelled:
             failures = [failure for part in standing.policies for failure in part.failures]
             note = " ".join(f"{failure.code.value} ({failure.line()})." for failure in failures[:4])
             self._writer.announce_node(observed.node, LOST_EVENT, note or ", ".join(standing.intruders[:4]))
         self._marked(name)
+        return marked
 
-    def _mark_taints(self, observed: ObservedNode, standing: NodeStanding) -> None:
-        patch = taint_patch(observed, taints_wanted(observed, standing, observed.labels))
+    def _mark_taints(self, observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> None:
+        patch = taint_patch(observed, taints_wanted(observed, standing, held))
         if patch is not None:
             # A conflict comes again with the version that caused it: taints are one list, which others write too.
             self._writer.merge(f"/api/v1/nodes/{observed.node.name}", patch)
@@ -172,7 +171,7 @@ class NodeReconciler:
         ending = set()
         for pod in self._view.pods_on(standing.node.name):
             governance = govern(self._view, pod.pod, now)
-            if governance is None or pod.mirror:
+            if governance is None:
                 continue
             fate = fate_of(self._view, governance, standing.node, standing.result, since, now)
             if fate.ending is None:
@@ -197,3 +196,4 @@ class NodeReconciler:
         self._fell_at.pop(name, None)
         self._unwritten.pop(name, None)
         self._stored.pop(name, None)
+        self._held.pop(name, None)

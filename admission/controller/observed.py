@@ -9,13 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from admission.cluster_objects import MAX_CONTAINERS, Node, Pod, Reader, parse_node, parse_pod
+from admission.cluster_objects import MAX_ENTRIES, Node, Pod, PodUid, Reader, parse_node, parse_pod
 from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import MalformedEvidence
 
-MAX_TAINTS = 256
-MAX_GATES = 64
-MAX_OWNERS = 64
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 HARMLESS_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
 """Pod Security `restricted` lets a pod add this one; every other added capability counts as reach for the host."""
 
@@ -45,15 +42,13 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class ObservedPod:
-    """A pod with its scheduling gates and its reach for the host.
+    """A pod with its reach for the host.
 
     `host_reach` names every way in which it could act upon its node beyond its containers; empty for ordinary pods.
     """
 
     pod: Pod
-    gates: tuple[str, ...]
     host_reach: tuple[str, ...]
-    mirror: bool
     owner: Owner | None
 
 
@@ -66,24 +61,54 @@ def observe_node(fields: Mapping[str, Any]) -> ObservedNode:
     return ObservedNode(
         node=parse_node(fields, reader),
         labels=reader.texts(facts, "labels"),
-        taints=tuple(reader.objects(reader.object(fields, "spec"), "taints", MAX_TAINTS)),
+        taints=tuple(reader.objects(reader.object(fields, "spec"), "taints", MAX_ENTRIES)),
         resource_version=reader.text(facts, "resourceVersion"),
     )
 
 
 def observe_pod(fields: Mapping[str, Any]) -> ObservedPod:
-    """The pod in `fields` (core/v1 Pod). Raises MalformedEvidence `manifest-invalid`."""
+    """The pod in `fields` (core/v1 Pod), or, where it cannot be read, what of it keeps it from being overlooked.
+
+    Raises MalformedEvidence `manifest-invalid` for an object that not even names itself.
+    """
+    try:
+        return _read_pod(fields)
+    except MalformedEvidence:
+        # Attack: a pod of a form that we cannot read, to be no intruder and never to be ended.
+        return _unreadable_pod(fields)
+
+
+def _unreadable_pod(fields: Mapping[str, Any]) -> ObservedPod:
+    reader = Reader(ReasonCode.MANIFEST_INVALID, "pods")
+    metadata, spec = reader.object(fields, "metadata"), reader.object(fields, "spec")
+    status = reader.object(fields, "status")
+    account = spec.get("serviceAccountName")
+    pod = Pod(
+        namespace=reader.required_text(metadata, "namespace"),
+        name=reader.required_text(metadata, "name"),
+        uid=PodUid(reader.text(metadata, "uid")),
+        labels={},
+        annotations={},
+        service_account=account if isinstance(account, str) and account else "default",
+        node_name=reader.text(spec, "nodeName"),
+        images=(),
+        tolerations=(),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        ended=status.get("phase") in ("Succeeded", "Failed"),
+    )
+    return ObservedPod(pod, ("of unreadable form",), owner=None)
+
+
+def _read_pod(fields: Mapping[str, Any]) -> ObservedPod:
     metadata = fields.get("metadata")
     facts = metadata if isinstance(metadata, dict) else {}
     reader = Reader(ReasonCode.MANIFEST_INVALID, f"pods.{facts.get('namespace')}/{facts.get('name')}")
     spec = reader.object(fields, "spec")
     pod = parse_pod(fields, reader.required_text(facts, "namespace"), reader)
-    owners = reader.objects(facts, "ownerReferences", MAX_OWNERS)
+    owners = reader.objects(facts, "ownerReferences", MAX_ENTRIES)
     return ObservedPod(
         pod=pod,
-        gates=tuple(reader.text(gate, "name") for gate in reader.objects(spec, "schedulingGates", MAX_GATES)),
         host_reach=host_reach(spec, reader),
-        mirror=MIRROR_ANNOTATION in pod.annotations,
         owner=next((_owner(owner, reader) for owner in owners if owner.get("controller") is True), None),
     )
 
@@ -105,11 +130,11 @@ def host_reach(spec: Mapping[str, Any], reader: Reader) -> tuple[str, ...]:
     found = [name for name in _HOST_NAMESPACES if spec.get(name) not in (None, False)]
     found += [
         f"hostPath {reader.text(volume, 'name')}"
-        for volume in reader.objects(spec, "volumes", MAX_CONTAINERS)
+        for volume in reader.objects(spec, "volumes", MAX_ENTRIES)
         if volume.get("hostPath") is not None
     ]
     for field in _CONTAINER_FIELDS:
-        for container in reader.objects(spec, field, MAX_CONTAINERS):
+        for container in reader.objects(spec, field, MAX_ENTRIES):
             found += _container_reach(container, reader)
     return tuple(found)
 

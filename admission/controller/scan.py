@@ -46,7 +46,7 @@ def scan_workload(
         if (pod.namespace, pod.service_account) not in workload.subjects or pod.ended:
             continue
         if not pod.node_name:
-            gated += ATTESTATION_GATE in observed.gates
+            gated += ATTESTATION_GATE in pod.gates
             continue
         governance, node = govern(state, pod, now), state.node(pod.node_name)
         if governance is None or node is None:

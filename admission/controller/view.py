@@ -148,11 +148,11 @@ class ControllerView:
                 self._by_node.get(old.pod.node_name, {}).pop(key, None)
             if new is not None and new.pod.node_name:
                 self._by_node.setdefault(new.pod.node_name, {})[key] = new
-            if new is not None and ATTESTATION_GATE in new.gates:
+            if new is not None and ATTESTATION_GATE in new.pod.gates:
                 self._gated[key] = new
             else:
                 self._gated.pop(key, None)
-        if new is not None and ATTESTATION_GATE in new.gates:
+        if new is not None and ATTESTATION_GATE in new.pod.gates:
             self._changed("gate", f"{key[0]}/{key[1]}")
         for pod in (old, new):
             if pod is None:

@@ -5,6 +5,7 @@ What nodes prove is tested where the verifier is; here it only matters what foll
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -27,7 +28,7 @@ from verifier.api.stream import Commits, result_events
 from verifier.store.ports import Store, StoredResult
 from verifier.wire.result import AttestationResult, Submodule, Verdict
 
-TOKEN = "machine-token-of-the-tests"  # noqa: S105 - of a server that lives for one test
+TOKEN = "machine-token-of-the-tests"
 RESULT_SECONDS = 300
 
 
@@ -44,6 +45,7 @@ class VerifierStream:
         self._event = 0
         self._sequence = 0
         self._commits = Commits()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.token_file = folder / "verifier-token"
@@ -52,6 +54,9 @@ class VerifierStream:
 
     def results_after(self, event: int, limit: int) -> list[StoredResult]:
         return sorted((r for r in self._results.values() if r.event > event), key=lambda r: r.event)[:limit]
+
+    def last_event(self) -> int:
+        return self._event
 
     def publish(self, node: dict[str, Any], verdict: Verdict = Verdict.AFFIRMING, **changes: Any) -> AttestationResult:
         """A result for the Node object `node`, signed and sent."""
@@ -73,10 +78,24 @@ class VerifierStream:
         self._event += 1
         token = self.signer.result(result)
         self._results[name] = StoredResult(
-            self._event, result.node_id, name, result.sequence, result.verdict.value, token
+            node_id=result.node_id,
+            node_name=name,
+            sequence=result.sequence,
+            event=self._event,
+            verdict=result.verdict.value,
+            issued_at=result.issued_at,
+            expires_at=result.expires_at,
+            token=token,
+            explanation="[]",
+            kubernetes_node_uid=result.kubernetes_node_uid,
         )
-        self._commits.committed()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._commits.committed)
         return result
+
+    def forget(self) -> None:
+        """No node ever had a result."""
+        self._results.clear()
 
     def jwks_file(self, folder: Path) -> Path:
         path = folder / "results-jwks.json"
@@ -88,6 +107,9 @@ class VerifierStream:
         config = uvicorn.Config(
             app,
             port=self.port,
+            # Its transports complain when a test cuts them; asyncio's own do not.
+            loop="asyncio",
+            lifespan="off",
             ssl_certfile=str(self._serving.certificate),
             ssl_keyfile=str(self._serving.key),
             log_config=None,
@@ -103,11 +125,13 @@ class VerifierStream:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = self._server.force_exit = True
             self._thread.join(15)
-            self._server = None
+            self._server = self._loop = None
+            self._commits = Commits()
 
     async def _stream(self, request: Request) -> Response:
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return JSONResponse({}, status_code=401)
+        self._loop = asyncio.get_running_loop()
         after = int(request.headers.get("last-event-id", "0"))
         events = result_events(cast("Store", self), self._commits, after)
         return StreamingResponse(events, media_type="text/event-stream")
