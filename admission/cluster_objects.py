@@ -16,9 +16,8 @@ from verifier.wire.failures import MalformedEvidence
 PodUid = NewType("PodUid", str)
 NodeUid = NewType("NodeUid", str)
 
-MAX_CONTAINERS = 256
-MAX_TOLERATIONS = 256
-MAX_GATES = 64
+MAX_ENTRIES = 65_536
+"""Longest list that is read. An object in etcd has at most 1.5 MiB, so that no stored pod has a longer one."""
 
 ImageRole = Literal["container", "init", "ephemeral", "volume"]
 
@@ -141,9 +140,9 @@ def _images(spec: Mapping[str, Any], reader: Reader) -> tuple[PodImage, ...]:
     images = [
         PodImage(role, reader.text(part, "name"), reader.text(part, "image"))
         for field, role in _CONTAINERS
-        for part in reader.objects(spec, field, MAX_CONTAINERS)
+        for part in reader.objects(spec, field, MAX_ENTRIES)
     ]
-    for volume in reader.objects(spec, "volumes", MAX_CONTAINERS):
+    for volume in reader.objects(spec, "volumes", MAX_ENTRIES):
         if "image" in volume:
             source = reader.object(volume, "image")
             images.append(PodImage("volume", reader.text(volume, "name"), reader.text(source, "reference")))
@@ -173,11 +172,11 @@ def parse_pod(fields: Mapping[str, Any], namespace: str, reader: Reader) -> Pod:
         images=images,
         tolerations=tuple(
             Toleration(reader.text(part, "key"), reader.text(part, "operator"), reader.text(part, "effect"))
-            for part in reader.objects(spec, "tolerations", MAX_TOLERATIONS)
+            for part in reader.objects(spec, "tolerations", MAX_ENTRIES)
         ),
         deleting=bool(reader.text(metadata, "deletionTimestamp")),
         ended=reader.text(reader.object(fields, "status"), "phase") in ("Succeeded", "Failed"),
-        gates=tuple(reader.text(part, "name") for part in reader.objects(spec, "schedulingGates", MAX_GATES)),
+        gates=tuple(reader.text(part, "name") for part in reader.objects(spec, "schedulingGates", MAX_ENTRIES)),
     )
 
 

@@ -58,6 +58,10 @@ class AdmissionState(ClusterState, Protocol):
 
     def node_names(self) -> Iterable[str]: ...
 
+    def account_failure(self, identity: PodIdentity) -> Failure | None:
+        """Why the ServiceAccount of a checked token does not count in this state; None where the check told that."""
+        ...
+
 
 class ClusterView(Protocol):
     """A source of states, and the check of tokens that needs the cluster's say."""
@@ -71,14 +75,18 @@ class ClusterView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An `AdmissionState` in dictionaries. `results` is keyed by node name."""
+    """An `AdmissionState` in dictionaries. `results` is keyed by node name; a pod that could not be read is unknown.
 
-    pods: Mapping[tuple[str, str], Pod]
+    With a `fault` it is too old to allow anything: without the rules of now nobody can tell what is sensitive.
+    """
+
+    pods: Mapping[tuple[str, str], Pod | Failure]
     nodes: Mapping[str, Node]
     service_accounts: Mapping[tuple[str, str], ServiceAccount]
     policies: Mapping[str, NodeTrustPolicy]
     workloads: tuple[SensitiveWorkload, ...]
     results: Mapping[str, AttestationResult | Failure]
+    fault: Failure | None = None
     _by_subject: Mapping[tuple[str, str], tuple[SensitiveWorkload, ...]] = field(init=False, repr=False)
     _governed: frozenset[str] = field(init=False, repr=False)
 
@@ -90,14 +98,21 @@ class Snapshot:
         object.__setattr__(self, "_by_subject", by_subject)
         object.__setattr__(self, "_governed", frozenset(namespace for namespace, _ in by_subject))
 
-    def stale(self, namespace: str) -> Failure | None:  # noqa: ARG002 - files do not lose touch with themselves
-        return None
+    def stale(self, namespace: str) -> Failure | None:  # noqa: ARG002 - the rules of all namespaces are read together
+        return self.fault
+
+    def account_failure(self, identity: PodIdentity) -> Failure | None:
+        account = self.service_accounts.get((identity.namespace, identity.service_account))
+        if account is not None and account.uid == identity.service_account_uid:
+            return None
+        return Failure(ReasonCode.TOKEN_INVALID, "token.serviceaccount", "deleted or re-created")
 
     def node_names(self) -> Iterable[str]:
         return self.nodes
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        return self.pods.get((namespace, name))
+        pod = self.pods.get((namespace, name))
+        return None if isinstance(pod, Failure) else pod
 
     def node(self, name: str) -> Node | None:
         return self.nodes.get(name)

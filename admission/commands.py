@@ -20,7 +20,7 @@ from admission.private_files import read_bounded
 from admission.sealed_store import MAX_SECRET_BYTES, SealedStore, require_secret_size
 from admission.settings import BrokerSettings, Listen, WebhookSettings, load_settings
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Failure, MalformedEvidence
+from verifier.wire.failures import Failure, MalformedEvidence, printable
 from verifier.wire.release import SecretName
 
 admission_app = typer.Typer(no_args_is_help=True, help="Admission of pods and release of secrets.")
@@ -123,16 +123,17 @@ def test_manifests(
 
 def _print(report: PodReport) -> None:
     kind = f"sensitive ({', '.join(report.policies) or 'no policy'})" if report.sensitive else "not sensitive"
-    typer.echo(f"{'ok  ' if report.ok else 'FAIL'} pod {report.pod}: {kind}")
+    # Attack: names with line breaks or escape sequences, which forge lines of this report.
+    typer.echo(f"{'ok  ' if report.ok else 'FAIL'} pod {printable(report.pod)}: {kind}")
     for failure in report.denied:
         typer.echo(f"       denied: {_line(failure)}")
     for failure in report.warnings:
         typer.echo(f"       warning: {_line(failure)}")
     if report.sensitive:
-        typer.echo(f"       may run on: {', '.join(report.nodes) or 'no node'}")
+        typer.echo(f"       may run on: {', '.join(map(printable, report.nodes)) or 'no node'}")
         for node, failures in report.refused.items():
             for failure in failures:
-                typer.echo(f"       not on {node}: {_line(failure)}")
+                typer.echo(f"       not on {printable(node)}: {_line(failure)}")
 
 
 def _line(failure: Failure) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from itertools import islice
 from uuid import uuid4
 
 import structlog
@@ -12,6 +13,10 @@ import structlog
 from verifier.wire.failures import Failure, printable
 
 _REQUEST_ID = re.compile(r"\A[A-Za-z0-9_-]{8,64}\Z")
+
+
+MAX_LOGGED_REASONS = 32
+"""A pod of thousands of bad images is one line of some kilobytes."""
 
 
 def configure_logging() -> None:
@@ -34,14 +39,14 @@ def request_id(claimed: str | None) -> str:
 
 
 def reasons_of(failures: Iterable[Failure]) -> list[dict[str, str | None]]:
-    """Failures as log fields: code, claim and what was seen."""
+    """The first failures as log fields: code, claim and what was seen."""
     return [
         {
             "code": failure.code.value,
             "claim": printable(failure.claim),
             "observed": None if failure.observed is None else printable(failure.observed),
         }
-        for failure in failures
+        for failure in islice(failures, MAX_LOGGED_REASONS)
     ]
 
 

@@ -35,9 +35,7 @@ class KeySet:
     @property
     def thumbprints(self) -> tuple[tuple[str, str], ...]:
         """Each key's id and the SHA-256 of its SubjectPublicKeyInfo, sorted: another key under an old id shows."""
-        return tuple(
-            (key_id, hashlib.sha256(_spki(key.key)).hexdigest()) for key_id, key in sorted(self.keys.items())
-        )
+        return tuple((key_id, hashlib.sha256(_spki(key.key)).hexdigest()) for key_id, key in sorted(self.keys.items()))
 
 
 def parse_key_set(text: str, algorithms: frozenset[str], where: str) -> KeySet:

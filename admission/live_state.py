@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from admission.cluster_objects import Node, Pod
+from admission.cluster_view import PodIdentity
 from admission.trust_objects import NodeTrustPolicy, SensitiveWorkload
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
@@ -60,6 +61,9 @@ class LiveState:
 
     def node_names(self) -> Iterable[str]:
         return (name for _, name in self.nodes)
+
+    def account_failure(self, identity: PodIdentity) -> Failure | None:  # noqa: ARG002 - TokenReview asked the API server
+        return None
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         pods = self.pods.get(namespace)

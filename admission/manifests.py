@@ -1,99 +1,58 @@
-"""The cluster as manifests describe it: a `ClusterView` over YAML files, reloaded when they change.
+"""The cluster as manifests describe it: a `ClusterView` over YAML and JSON files, reloaded when they change.
 
 The first load must succeed. Later, a set of files that does not load as a whole leaves the last good state in force
-and is reported: what it shows only ages, and every result in it expires by itself.
+and is reported; it is tried again each time. Once no reload has succeeded for `MAX_SILENCE_SECONDS` nothing is allowed
+any more: rules that nobody can read might forbid it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from admission.cluster_objects import (
-    Node,
-    Pod,
-    Reader,
-    ServiceAccount,
-    parse_node,
-    parse_pod,
-    parse_service_account,
-)
 from admission.cluster_view import PodIdentity, Snapshot
-from admission.kinds import API_VERSION, parse_attestation, parse_policy, parse_workload
+from admission.manifest_objects import ManifestObjects
 from admission.pod_tokens import PodTokenVerifier
-from admission.private_files import read_bounded
+from admission.private_files import read_bounded, unreadable
 from admission.results import ResultVerifier
-from admission.trust_objects import NodeAttestation, NodeTrustPolicy, SensitiveWorkload
-from admission.yaml_documents import MAX_FILE_BYTES, documents
+from admission.trust_objects import NodeAttestation
+from admission.yaml_documents import MAX_FILE_BYTES, documents, json_documents
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Rejection, Unavailable
 from verifier.wire.result import AttestationResult
 
 MAX_FILES = 4096
+MAX_SILENCE_SECONDS = 30.0
+REPORT_SECONDS = 60.0
+"""One fault is reported once in this time, however often it is met."""
+MAX_REMEMBERED_REPORTS = 1024
+_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
-
-@dataclass(slots=True)
-class ManifestObjects:
-    """The objects of a set of manifests, each once; results unverified. `others` are kinds that we do not read."""
-
-    pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
-    nodes: dict[str, Node] = field(default_factory=dict)
-    service_accounts: dict[tuple[str, str], ServiceAccount] = field(default_factory=dict)
-    policies: dict[str, NodeTrustPolicy] = field(default_factory=dict)
-    workloads: dict[str, SensitiveWorkload] = field(default_factory=dict)
-    attestations: dict[str, NodeAttestation] = field(default_factory=dict)
-    others: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def add(self, document: Any, where: str) -> None:
-        """Takes one document in. Raises MalformedEvidence `manifest-invalid`, also for an object given twice."""
-        reader = Reader(ReasonCode.MANIFEST_INVALID, where)
-        if not isinstance(document, dict):
-            raise reader.fault("document", type(document).__name__, "an object")
-        kind = (document.get("apiVersion"), document.get("kind"))
-        match kind:
-            case ("v1", "List"):
-                for index, item in enumerate(reader.objects(document, "items", 100_000)):
-                    self.add(item, f"{where}.items[{index}]")
-            case ("v1", "Pod"):
-                namespace = reader.text(reader.object(document, "metadata"), "namespace") or "default"
-                pod = parse_pod(document, namespace, reader)
-                _once(self.pods, (namespace, pod.name), pod, where)
-            case ("v1", "Node"):
-                node = parse_node(document, reader)
-                _once(self.nodes, node.name, node, where)
-            case ("v1", "ServiceAccount"):
-                account = parse_service_account(document, reader)
-                _once(self.service_accounts, (account.namespace, account.name), account, where)
-            case (_, "NodeTrustPolicy") if kind[0] == API_VERSION:
-                policy = parse_policy(document, where)
-                _once(self.policies, policy.name, policy, where)
-            case (_, "SensitiveWorkload") if kind[0] == API_VERSION:
-                workload = parse_workload(document, where)
-                _once(self.workloads, workload.name, workload, where)
-            case (_, "NodeAttestation") if kind[0] == API_VERSION:
-                attestation = parse_attestation(document, where)
-                _once(self.attestations, attestation.node_name, attestation, where)
-            case (str(version), str()) if not version.startswith("nodewarden.dev/"):
-                self.others.append(document)
-            case _:
-                raise reader.fault("kind", f"{kind[0]} {kind[1]}", "a kind of Kubernetes or of nodewarden.dev/v1alpha1")
+Stamp = tuple[int, int, int, int]
 
 
 def load_manifests(paths: Iterable[Path]) -> ManifestObjects:
-    """The objects in the files and directories `paths` (`*.yaml`, `*.yml`; directories without their subdirectories).
+    """The objects in the files and directories `paths` (`*.yaml`, `*.yml`, `*.json`; no subdirectories).
 
     Raises MalformedEvidence `manifest-invalid`, Unavailable `file-unreadable`. No file at all is a fault.
     """
     objects = ManifestObjects()
     for path in manifest_files(paths):
-        try:
-            text = read_bounded(path, MAX_FILE_BYTES).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, str(path), "not UTF-8") from error
-        for number, document in enumerate(documents(text, str(path))):
-            objects.add(document, f"{path}#{number}")
+        objects.merge(_read(path), str(path))
+    return objects
+
+
+def _read(path: Path) -> ManifestObjects:
+    try:
+        text = read_bounded(path, MAX_FILE_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, str(path), "not UTF-8") from error
+    objects = ManifestObjects()
+    read = json_documents if path.suffix == ".json" else documents
+    for number, document in enumerate(read(text, str(path))):
+        objects.add(document, f"{path}#{number}")
     return objects
 
 
@@ -102,18 +61,12 @@ def manifest_files(paths: Iterable[Path]) -> tuple[Path, ...]:
     files: set[Path] = set()
     for path in paths:
         try:
-            files |= {p for p in path.iterdir() if p.suffix in (".yaml", ".yml")} if path.is_dir() else {path}
-        except OSError as error:
-            raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), type(error).__name__) from error
+            files |= {p for p in path.iterdir() if p.suffix in _SUFFIXES} if path.is_dir() else {path}
+        except (OSError, ValueError) as error:
+            raise unreadable(path, error) from error
     if not 0 < len(files) <= MAX_FILES:
         raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, "manifests", f"{len(files)} files", f"1 to {MAX_FILES}")
     return tuple(sorted(files))
-
-
-def _once(known: dict[Any, Any], key: Any, value: Any, where: str) -> None:
-    if key in known:
-        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, where, f"{key} a second time", "each object once")
-    known[key] = value
 
 
 def snapshot_of(objects: ManifestObjects, results: Mapping[str, AttestationResult | Failure]) -> Snapshot:
@@ -128,8 +81,16 @@ def snapshot_of(objects: ManifestObjects, results: Mapping[str, AttestationResul
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What a file held when it had `stamp`: its objects, or why it has none."""
+
+    stamp: Stamp
+    content: ManifestObjects | MalformedEvidence
+
+
 class ManifestClusterView:
-    """A `ClusterView` whose cluster is the files at `paths`. Safe to read from any thread."""
+    """A `ClusterView` whose cluster is the files at `paths`. Safe to read from any thread; one thread reloads."""
 
     def __init__(
         self,
@@ -137,68 +98,130 @@ class ManifestClusterView:
         results: ResultVerifier,
         tokens: PodTokenVerifier | None,
         report: Callable[[Failure], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Loads once. Raises as `load_manifests`. `report` hears of reloads and results that were refused later."""
-        self._paths, self._verifier, self._tokens, self._report = paths, results, tokens, report
+        """Loads once. Raises as `load_manifests`. `report` hears of reloads and results that were refused later.
+
+        `clock` counts seconds and never goes back.
+        """
+        self._paths, self._verifier, self._tokens, self._clock = paths, results, tokens, clock
+        self._report, self._reported_at = report, dict[Failure, float]()
+        self._files: dict[Path, _File] = {}
         self._verified: dict[str, AttestationResult] = {}
-        self._stamp = self._fingerprint()
-        self._snapshot = self._load()
+        self._verified_keys: object = None
+        self._stamp: object = None
+        self._untold = False
+        self._snapshot = Snapshot({}, {}, {}, {}, (), {})
+        self._stale: Snapshot | None = None
+        self._load(self._fingerprint())
+        self._loaded_at = clock()
 
     def state(self) -> Snapshot:
-        return self._snapshot
+        """The newest state; one that allows nothing once no reload has succeeded for `MAX_SILENCE_SECONDS`."""
+        failure = self.unready()
+        if failure is None:
+            return self._snapshot
+        stale = self._stale
+        if stale is None:
+            self._stale = stale = replace(self._snapshot, fault=failure)
+        return stale
+
+    def unready(self) -> Failure | None:
+        """Why this view cannot serve; None while its last reload is young."""
+        silence = self._clock() - self._loaded_at
+        if silence < MAX_SILENCE_SECONDS:
+            return None
+        wanted = f"within {MAX_SILENCE_SECONDS:.0f} s"
+        return Failure(ReasonCode.VIEW_STALE, "view.manifests", f"last read {silence:.0f} s ago", wanted)
 
     def check_token(self, token: str, now: int) -> PodIdentity:
-        """Who `token` speaks for; its ServiceAccount exists under the same UID. Raises as `PodTokenVerifier`."""
+        """Who `token` speaks for. Raises as `PodTokenVerifier`. The state tells whether its ServiceAccount is there."""
         if self._tokens is None:
             raise Rejection(ReasonCode.TOKEN_INVALID, "token", "no issuer is configured")
-        identity = self._tokens.verify(token, now)
-        account = self._snapshot.service_accounts.get((identity.namespace, identity.service_account))
-        if account is None or account.uid != identity.service_account_uid:
-            raise Rejection(ReasonCode.TOKEN_INVALID, "token.serviceaccount", "deleted or re-created")
-        return identity
+        return self._tokens.verify(token, now)
 
     def reload_if_changed(self) -> None:
         """The state is that of the files now; or still the last good one, and `report` has heard why."""
         try:
             stamp = self._fingerprint()
-            if stamp == self._stamp:
-                return
-            # A set that does not load is not tried again before it changes, or each round would report it.
-            self._stamp = stamp
-            self._snapshot = self._load()
+            if stamp != self._stamp:
+                self._load(stamp)
         except Refusal as refusal:
-            self._report(refusal.failure)
+            self._tell(refusal.failure)
+            return
+        self._loaded_at, self._stale = self._clock(), None
 
     def _fingerprint(self) -> tuple[object, ...]:
-        stamps: list[object] = [self._verifier.key_ids()]
-        for path in manifest_files(self._paths):
-            try:
-                facts = path.stat()
-            except OSError as error:
-                raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), type(error).__name__) from error
-            stamps.append((str(path), facts.st_mtime_ns, facts.st_size, facts.st_ino))
-        return tuple(stamps)
+        return self._verifier.key_ids(), *((path, _stamp_of(path)) for path in manifest_files(self._paths))
 
-    def _load(self) -> Snapshot:
-        objects = load_manifests(self._paths)
+    def _load(self, stamp: tuple[object, ...]) -> None:
+        objects = ManifestObjects()
+        files = {path: self._file(path) for path in manifest_files(self._paths)}
+        self._files = files
+        for path, file in files.items():
+            if isinstance(file.content, MalformedEvidence):
+                raise file.content
+            objects.merge(file.content, str(path))
+        if self._verified_keys != stamp[0]:
+            # A key that was withdrawn vouches for nothing that it signed before.
+            self._verified, self._verified_keys = {}, stamp[0]
+        self._untold = False
         results = {name: self._result(attestation) for name, attestation in objects.attestations.items()}
         self._verified = {
             objects.attestations[name].claimed_result: result
             for name, result in results.items()
             if isinstance(result, AttestationResult)
         }
-        return snapshot_of(objects, results)
+        self._snapshot = snapshot_of(objects, results)
+        for pod in objects.pods.values():
+            if isinstance(pod, Failure):
+                self._tell(pod)
+        # Only now: what could not be told is asked again in the next round, although nothing may have changed.
+        self._stamp = None if self._untold else stamp
+
+    def _file(self, path: Path) -> _File:
+        # The stamp first: a file that is replaced in between is read again in the next round.
+        stamp = _stamp_of(path)
+        known = self._files.get(path)
+        if known is not None and known.stamp == stamp:
+            return known
+        try:
+            return _File(stamp, _read(path))
+        except MalformedEvidence as refusal:
+            return _File(stamp, refusal)
 
     def _result(self, attestation: NodeAttestation) -> AttestationResult | Failure:
         # One bad result must not blind admission to all the other nodes: it denies its own node, by name.
+        name = attestation.node_name
         try:
             known = self._verified.get(attestation.claimed_result)
             result = self._verifier.verify(attestation.claimed_result) if known is None else known
         except Refusal as refusal:
-            self._report(refusal.failure)
+            self._untold = self._untold or isinstance(refusal, Unavailable)
+            self._tell(refusal.failure)
             return refusal.failure
-        if (result.node_name, result.kubernetes_node_uid) != (attestation.node_name, attestation.node_uid):
+        except Exception as error:  # noqa: BLE001 - hostile text that some library did not foresee denies its own node
+            failure = Failure(ReasonCode.RESULT_MALFORMED, f"nodes.{name}.result", type(error).__name__)
+            self._tell(failure)
+            return failure
+        if (result.node_name, result.kubernetes_node_uid) != (name, attestation.node_uid):
             seen = f"{result.node_name} {result.kubernetes_node_uid}"
-            wanted = f"{attestation.node_name} {attestation.node_uid}"
-            return Failure(ReasonCode.RESULT_NODE_MISMATCH, f"nodes.{attestation.node_name}.uid", seen, wanted)
+            return Failure(ReasonCode.RESULT_NODE_MISMATCH, f"nodes.{name}.uid", seen, f"{name} {attestation.node_uid}")
         return result
+
+    def _tell(self, failure: Failure) -> None:
+        now, told = self._clock(), self._reported_at.get(failure)
+        if told is not None and now - told < REPORT_SECONDS:
+            return
+        if len(self._reported_at) >= MAX_REMEMBERED_REPORTS:
+            self._reported_at.clear()
+        self._reported_at[failure] = now
+        self._report(failure)
+
+
+def _stamp_of(path: Path) -> Stamp:
+    try:
+        facts = path.stat()
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from admission.cluster_objects import Node, NodeUid, Pod, PodUid, Reader, parse_pod
 from admission.cluster_view import Snapshot
 from admission.decision import Allow, BindingRequest, Deny, decide_binding, decide_pod_create
-from admission.manifests import ManifestObjects, load_manifests, snapshot_of
+from admission.manifest_objects import ManifestObjects
+from admission.manifests import load_manifests, snapshot_of
 from admission.pod_rules import govern
 from admission.private_files import read_bounded
 from admission.yaml_documents import MAX_FILE_BYTES, documents
@@ -32,8 +33,11 @@ _TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "DaemonSet": ("spec", "template"),
     "Job": ("spec", "template"),
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "ReplicationController": ("spec", "template"),
+    "PodTemplate": ("template",),
 }
 """Where built-in kinds keep the pods that they will make."""
+_CONTAINER_FIELDS = frozenset({"containers", "initContainers", "ephemeralContainers", "container"})
 
 
 class _Strict(BaseModel):
@@ -95,16 +99,21 @@ class PodReport:
 def run_offline_test(manifests: list[Path], verdicts: Path, now: int) -> tuple[PodReport, ...]:
     """A report for each pod and pod template in `manifests`, sorted as they were read.
 
-    Raises MalformedEvidence `manifest-invalid` (also without any pod: testing nothing must not pass), Unavailable
-    `file-unreadable`.
+    Raises MalformedEvidence `manifest-invalid` (also without any pod or any SensitiveWorkload: testing nothing must not
+    pass; and for a kind that makes pods in a way that is not known here), Unavailable `file-unreadable`.
     """
     objects = load_manifests(manifests)
-    _add_templates(objects)
-    if not objects.pods:
+    pods = _pods_of(objects)
+    if not pods:
         raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, "manifests", "no pod", "at least one pod or pod template")
+    if not objects.workloads:
+        # Nothing is sensitive then, and each pod would pass: far more often a file that was left out.
+        wanted = "at least one SensitiveWorkload: give the cluster's own with another -f"
+        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, "manifests", "no SensitiveWorkload", wanted)
+    objects.pods = dict(pods)
     objects.nodes, results = _supposed(verdicts, now)
     state = snapshot_of(objects, results)
-    return tuple(_report(state, pod, now) for pod in objects.pods.values())
+    return tuple(_report(state, pod, now) for pod in pods.values())
 
 
 def _report(state: Snapshot, pod: Pod, now: int) -> PodReport:
@@ -128,20 +137,49 @@ def _report(state: Snapshot, pod: Pod, now: int) -> PodReport:
     )
 
 
-def _add_templates(objects: ManifestObjects) -> None:
+def _pods_of(objects: ManifestObjects) -> dict[tuple[str, str], Pod]:
+    pods: dict[tuple[str, str], Pod] = {}
+    for key, pod in objects.pods.items():
+        if isinstance(pod, Failure):
+            raise MalformedEvidence(pod.code, pod.claim, pod.observed, pod.expected)
+        pods[key] = pod
     for document in objects.others:
         kind = str(document.get("kind"))
         reader = Reader(ReasonCode.MANIFEST_INVALID, kind)
+        metadata = reader.object(document, "metadata")
+        if kind not in _TEMPLATES:
+            place = _containers_in(document, f"{kind} {metadata.get('name')}")
+            if place is not None:
+                # What it runs may be sensitive; to leave it out would be to say that it passed.
+                wanted = "pods in Kubernetes' own kinds; test what this one makes, or leave it out"
+                raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, place, "containers in another kind", wanted)
+            continue
         template: Mapping[str, Any] = document
-        for step in _TEMPLATES.get(kind, ()):
+        for step in _TEMPLATES[kind]:
             template = reader.object(template, step)
-        if kind in _TEMPLATES:
-            metadata = reader.object(document, "metadata")
-            namespace = reader.text(metadata, "namespace") or "default"
-            name = f"{kind.lower()}/{reader.required_text(metadata, 'name')}"
-            objects.pods[(namespace, name)] = replace(parse_pod(template, namespace, reader), name=name)
+        namespace = reader.text(metadata, "namespace") or "default"
+        name = f"{kind.lower()}/{reader.required_text(metadata, 'name')}"
+        if (namespace, name) in pods:
+            raise reader.fault("metadata.name", f"{namespace}/{name} a second time", "each object once")
+        pods[(namespace, name)] = replace(parse_pod(template, namespace, reader), name=name)
     # Pods of manifests have no UID yet; bindings are tried against the one that they would get.
-    objects.pods = {key: replace(pod, uid=PodUid(_SUPPOSED)) for key, pod in objects.pods.items()}
+    return {key: replace(pod, uid=PodUid(_SUPPOSED)) for key, pod in pods.items()}
+
+
+def _containers_in(value: Any, place: str) -> str | None:
+    """Where in `value` something looks like the containers of a pod; None when nothing does."""
+    if isinstance(value, list):
+        return next((found for n, part in enumerate(value) if (found := _containers_in(part, f"{place}[{n}]"))), None)
+    if not isinstance(value, dict):
+        return None
+    for name, part in value.items():
+        candidates = part if isinstance(part, list) else [part]
+        if name in _CONTAINER_FIELDS and any(isinstance(c, dict) and "image" in c for c in candidates):
+            return f"{place}.{name}"
+        found = _containers_in(part, f"{place}.{name}")
+        if found is not None:
+            return found
+    return None
 
 
 def _supposed(path: Path, now: int) -> tuple[dict[str, Node], dict[str, AttestationResult | Failure]]:

@@ -59,7 +59,8 @@ class PodTokenVerifier:
             raise _invalid("too long or not ASCII")
         try:
             header = jwt.get_unverified_header(token)
-            key = self._keys().keys.get(str(header.get("kid")))
+            key_id = header.get("kid")
+            key = self._keys().keys.get(key_id) if isinstance(key_id, str) else None
             # Attack: HS256 with the public key as the secret; the key's own JWK fixes its algorithm.
             if key is None or header.get("alg") != key.algorithm_name:
                 raise _invalid("signed by no known key")
@@ -76,7 +77,7 @@ class PodTokenVerifier:
                     "verify_nbf": False,
                 },
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise _invalid(type(error).__name__) from error
         return claims
 

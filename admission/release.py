@@ -60,6 +60,9 @@ class ReleaseService:
         # One state for the whole request: two would let a pod of one moment meet the verdict of another.
         state = self._view.state()
         identity = self._view.check_token(envelope.token, now)
+        account = state.account_failure(identity)
+        if account is not None:
+            raise ReleaseDenied((account,), identity)
         node = state.node(identity.node_name)
         if node is None:
             raise Rejection(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, f"nodes.{identity.node_name}")

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from admission.access import AccessRequest, NamespaceChange
-from admission.cluster_objects import MAX_GATES, Reader
+from admission.cluster_objects import MAX_ENTRIES, Reader
 from admission.decision import Allow, BindingRequest, Deny
 from admission.pod_rules import AccessWay
 from admission.trust_objects import ATTESTATION_GATE, ENFORCED_NAMESPACE_LABEL
@@ -152,7 +152,7 @@ def answer_patch(review: Review, affinity: Mapping[str, Any] | None, *, gate: bo
         # "add" to an existing member replaces it (RFC 6902, section 4.1).
         patch.append({"op": "add", "path": "/spec/affinity", "value": affinity})
     if gate:
-        gates = [*_READER.objects(_READER.object(review.object, "spec"), "schedulingGates", MAX_GATES)]
+        gates = [*_READER.objects(_READER.object(review.object, "spec"), "schedulingGates", MAX_ENTRIES)]
         patch.append({"op": "add", "path": "/spec/schedulingGates", "value": [*gates, {"name": ATTESTATION_GATE}]})
     response: dict[str, Any] = {"uid": review.uid, "allowed": True}
     if patch:

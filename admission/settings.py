@@ -179,18 +179,29 @@ def read_settings(kind: type[ModelT], path: Path) -> ModelT:
 
     Raises MalformedEvidence `setting-invalid`, Unavailable `file-unreadable`.
     """
+    found = _yaml(path)
+    if len(found) != 1:
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), f"{len(found)} documents", "one")
     try:
-        found = list(documents(read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8"), str(path)))
-        if len(found) != 1:
-            raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), f"{len(found)} documents", "one")
         settings = kind.model_validate(found[0])
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join([str(path), *(str(part) for part in first["loc"])])
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["type"], first["msg"]) from error
+    return _placed(settings, path.resolve().parent)
+
+
+def _yaml(path: Path) -> list[object]:
+    try:
+        return list(documents(read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8"), str(path)))
     except UnicodeDecodeError as error:
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), "not UTF-8") from error
-    return _placed(settings, path.resolve().parent)
+    except MalformedEvidence as error:
+        # The YAML reader speaks of manifests.
+        failure = error.failure
+        raise MalformedEvidence(
+            ReasonCode.SETTING_INVALID, failure.claim, failure.observed, failure.expected
+        ) from error
 
 
 def _placed(model: ModelT, base: Path) -> ModelT:

@@ -6,6 +6,7 @@ words that YAML 1.1 turns into booleans, dates or sexagesimal numbers (`on`, `20
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,10 @@ MAX_FILE_BYTES = 8 * 1024 * 1024
 MAX_DOCUMENTS = 20_000
 MAX_DEPTH = 32
 """Kubernetes objects nest to about 12 levels."""
+
+
+_HALF = re.compile(r"[\ud800-\udfff]")
+"""A surrogate alone is no character: nothing can write it out again."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -42,6 +47,12 @@ class _StrictLoader(yaml.SafeLoader):
         finally:
             self.depth -= 1
 
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        value = super().construct_scalar(node)
+        if _HALF.search(value):
+            raise yaml.YAMLError(f"half a character, line {node.start_mark.line + 1}")
+        return value
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base class's signature
         seen: set[str] = set()
         for key, _ in node.value:
@@ -64,15 +75,43 @@ _StrictLoader.add_implicit_resolver(
 )
 
 
+def json_documents(text: str, source: str) -> Iterator[Any]:
+    """The one document of the JSON `text`, as `documents` gives it. Raises MalformedEvidence `manifest-invalid`."""
+    _require_size(text, source)
+    try:
+        document = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
+        # Half of a surrogate pair has no UTF-8.
+        json.dumps(document, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, source, printable(str(error))) from error
+    if document is not None:
+        yield document
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key twice")
+    return result
+
+
+def _refused(name: str) -> None:
+    raise ValueError(name)
+
+
+def _require_size(text: str, source: str) -> None:
+    if len(text) > MAX_FILE_BYTES:
+        raise MalformedEvidence(
+            ReasonCode.MANIFEST_INVALID, source, f"{len(text)} characters", f"at most {MAX_FILE_BYTES}"
+        )
+
+
 def documents(text: str, source: str) -> Iterator[Any]:
     """Each document of `text` as plain values, empty ones left out. `source` names the file in refusals.
 
     Raises MalformedEvidence `manifest-invalid`.
     """
-    if len(text) > MAX_FILE_BYTES:
-        raise MalformedEvidence(
-            ReasonCode.MANIFEST_INVALID, source, f"{len(text)} characters", f"at most {MAX_FILE_BYTES}"
-        )
+    _require_size(text, source)
     try:
         for number, document in enumerate(yaml.load_all(text, Loader=_StrictLoader)):
             if number >= MAX_DOCUMENTS:

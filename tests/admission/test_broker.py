@@ -250,7 +250,8 @@ def test_a_binding_key_that_is_no_point_or_brings_its_private_half_is_refused(wo
         (b'{"token": "a"}', 400, ReasonCode.SCHEMA_MISMATCH),
         (b'{"token": "a", "body": "!", "signature": "AA"}', 400, ReasonCode.ENCODING_NOT_CANONICAL),
         (b'{"token": "a", "token": "b", "body": "AA", "signature": "AA"}', 400, ReasonCode.JSON_INVALID),
-        (b"[" * 60_000, 400, ReasonCode.JSON_INVALID),
+        (b"[" * 60_000, 413, ReasonCode.BODY_TOO_LARGE),
+        (b"[" * 10_000, 400, ReasonCode.JSON_INVALID),
         (b" " * 70_000, 413, ReasonCode.BODY_TOO_LARGE),
     ],
 )

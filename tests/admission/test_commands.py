@@ -104,6 +104,92 @@ def test_testing_nothing_does_not_pass(tmp_path: Path) -> None:
     assert code_of(rules(tmp_path)) is ReasonCode.MANIFEST_INVALID
 
 
+def test_a_test_without_any_sensitive_workload_is_refused(tmp_path: Path) -> None:
+    assert code_of(VECTORS / "workloads.yaml") is ReasonCode.MANIFEST_INVALID
+
+
+LLM_SPEC = {"serviceAccountName": "llm", "containers": [{"name": "c", "image": "evil:latest"}]}
+
+
+def a_manifest(tmp_path: Path, api: str, kind: str, **fields: Any) -> Path:
+    path = tmp_path / "more.yaml"
+    path.write_text(
+        yaml.safe_dump({"apiVersion": api, "kind": kind, "metadata": {"name": "x", "namespace": "ml"}, **fields})
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "fields"),
+    [
+        ("v1", "ReplicationController", {"spec": {"template": {"spec": LLM_SPEC}}}),
+        ("v1", "PodTemplate", {"template": {"spec": LLM_SPEC}}),
+        ("v1", "PodList", {"items": [{"metadata": {"name": "p", "namespace": "ml"}, "spec": LLM_SPEC}]}),
+        (
+            "apps/v1",
+            "DeploymentList",
+            {"items": [{"metadata": {"name": "p", "namespace": "ml"}, "spec": {"template": {"spec": LLM_SPEC}}}]},
+        ),
+    ],
+)
+def test_each_built_in_kind_that_makes_pods_is_tested(
+    tmp_path: Path, api: str, kind: str, fields: dict[str, Any]
+) -> None:
+    found = offline(rules(tmp_path), a_manifest(tmp_path, api, kind, **fields), expect=1)
+    assert [failure["code"] for pod in found["pods"] for failure in pod["denied"]] == [
+        ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED.value
+    ]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicatedJobs": [{"name": "w", "template": {"spec": {"template": {"spec": LLM_SPEC}}}}]},
+        {"templates": [{"name": "w", "container": {"image": "evil"}}]},
+        {"worker": {"initContainers": [{"image": "evil"}]}},
+    ],
+)
+def test_a_kind_that_makes_pods_in_its_own_way_is_refused_and_not_left_out(
+    tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    more = a_manifest(tmp_path, "jobset.x-k8s.io/v1alpha2", "JobSet", spec=spec)
+    assert code_of(rules(tmp_path), VECTORS / "workloads.yaml", more) is ReasonCode.MANIFEST_INVALID
+
+
+def test_a_kind_without_containers_is_left_out(tmp_path: Path) -> None:
+    more = a_manifest(tmp_path, "example.com/v1", "Other", spec={"containers": ["a"], "image": "b"})
+    assert offline(rules(tmp_path), VECTORS / "workloads.yaml", more)["ok"] is True
+
+
+def test_two_templates_of_one_name_are_refused(tmp_path: Path) -> None:
+    one = a_manifest(tmp_path, "apps/v1", "Deployment", spec={"template": {"spec": LLM_SPEC}})
+    one.write_text(one.read_text() + "---\n" + one.read_text())
+    assert code_of(rules(tmp_path), one) is ReasonCode.MANIFEST_INVALID
+
+
+def test_a_pod_that_cannot_be_read_is_refused_and_not_left_out(tmp_path: Path) -> None:
+    more = a_manifest(tmp_path, "v1", "Pod", spec={"containers": []})
+    assert code_of(rules(tmp_path), VECTORS / "workloads.yaml", more) is ReasonCode.MANIFEST_INVALID
+
+
+def test_names_with_line_breaks_forge_no_line_of_the_report(tmp_path: Path) -> None:
+    spec = {**LLM_SPEC, "nodeName": "n\nok   pod ml/other: not sensitive"}
+    more = a_manifest(tmp_path, "v1", "Pod", spec=spec)
+    document = yaml.safe_load(more.read_text())
+    document["metadata"]["name"] = "x: not sensitive\nok   pod ml/forged\x1b[2K"
+    more.write_text(json.dumps(document))
+    nodes = VECTORS / "verdicts.yaml"
+    text = run("test", "-f", rules(tmp_path), "-f", more, "--nodes", nodes, expect=1)
+    assert not any(line.startswith("ok ") for line in text.splitlines())
+    assert "\x1b" not in text
+
+
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    more = tmp_path / "half.yaml"
+    more.write_text('apiVersion: v1\nkind: Pod\nmetadata: {name: "\\ud800"}\nspec: {containers: [{name: c}]}')
+    assert code_of(rules(tmp_path), more) is ReasonCode.MANIFEST_INVALID
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -146,6 +232,15 @@ def test_a_secret_name_that_is_a_path_trick_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Refusal) as caught:
             secrets(tmp_path, "put", name, "--from-file", "-", text="hush")
         assert caught.value.code is ReasonCode.SETTING_INVALID
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_first_secret_leaves_no_store_behind(tmp_path: Path) -> None:
+    for text in ("", "x" * 70_000):
+        with pytest.raises(Refusal) as caught:
+            secrets(tmp_path, "put", "a", "--from-file", "-", text=text)
+        assert caught.value.code is ReasonCode.BODY_TOO_LARGE
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_whose_key_is_gone_is_not_made_anew(tmp_path: Path) -> None:

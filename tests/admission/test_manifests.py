@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from admission import manifests
+from admission.cluster_objects import Pod
+from admission.decision import Allow, BindingRequest, Deny, decide_binding, decide_pod_create
+from admission.durable_state import DurableSequences, DurableState
 from admission.kinds import attestation_manifest, parse_attestation, parse_policy, parse_workload
+from admission.manifest_objects import ManifestObjects
 from admission.manifests import ManifestClusterView, load_manifests
 from admission.pod_tokens import PodTokenVerifier
 from admission.results import InMemorySequences, ResultVerifier
@@ -22,17 +29,20 @@ from tests.admission.world import (
     NODE,
     NODE_UID,
     NOW,
+    POD_UID,
     TOKEN_ISSUER,
     Signer,
     a_node,
+    a_pod,
     a_policy,
     a_result,
     a_workload,
     token_claims,
 )
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Rejection
-from verifier.wire.result import AttestationResult
+from verifier.wire.encoding import encode_base64url
+from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Unavailable
+from verifier.wire.result import AttestationResult, Verdict
 
 VECTORS = Path(__file__).parent.parent / "vectors/manifests"
 CLUSTER = (VECTORS / "cluster.yaml").read_text()
@@ -59,7 +69,9 @@ def test_the_manifests_of_the_vectors_say_what_they_say() -> None:
         ("other", 900),
     ]
     assert objects.nodes[NODE] == a_node()
-    assert objects.pods[("ml", "llm-0")].node_name == NODE
+    pod = objects.pods[("ml", "llm-0")]
+    assert isinstance(pod, Pod)
+    assert pod.node_name == NODE
 
 
 def _set(*path: str | int, value: Any) -> Change:
@@ -190,10 +202,6 @@ def test_an_attestation_is_read_as_it_is_written_and_names_one_node() -> None:
         "apiVersion: nodewarden.dev/v1alpha1\nkind: NodeTrustPolice\nmetadata: {name: x}",
         "apiVersion: nodewarden.dev/v2\nkind: NodeTrustPolicy\nmetadata: {name: x}",
         "apiVersion: v1\nkind: Node\nmetadata: {name: x}",
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: []}",
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: a, image: 5}]}",
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: {a: b}}",
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: x, labels: {a: true}}\nspec: {containers: [{name: a}]}",
         "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: x}",
         CLUSTER + "\n---\n" + CLUSTER,
     ],
@@ -203,6 +211,43 @@ def test_a_file_with_an_unreadable_or_repeated_object_is_refused(tmp_path: Path,
     with pytest.raises(MalformedEvidence) as caught:
         load_manifests([tmp_path])
     assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+@pytest.mark.parametrize("version", ["nodewarden.dev", "v1", "nodewarden.io/v1alpha1", "nodewarden.dev/v1"])
+@pytest.mark.parametrize("kind", ["SensitiveWorkload", "NodeTrustPolicy"])
+def test_our_kinds_under_another_api_version_are_a_fault_and_not_ignored(
+    tmp_path: Path, kind: str, version: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({**document(kind), "apiVersion": version}))
+    with pytest.raises(MalformedEvidence) as caught:
+        load_manifests([tmp_path])
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+def test_a_json_file_is_read_as_strictly_as_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(document("SensitiveWorkload")))
+    assert list(load_manifests([tmp_path]).workloads) == ["llm"]
+    for text in ("{", '{"kind": "a", "kind": "b"}', "NaN", '"\\ud800"', "[" * 100_000, "[]"):
+        path.write_text(text)
+        with pytest.raises(MalformedEvidence) as caught:
+            load_manifests([tmp_path])
+        assert caught.value.code is ReasonCode.MANIFEST_INVALID
+
+
+def test_a_list_of_one_kind_is_read_as_that_kind(tmp_path: Path) -> None:
+    item = {name: value for name, value in document("SensitiveWorkload").items() if name not in ("apiVersion", "kind")}
+    found = {"apiVersion": "nodewarden.dev/v1alpha1", "kind": "SensitiveWorkloadList", "items": [item]}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(found))
+    assert list(load_manifests([tmp_path]).workloads) == ["llm"]
+
+
+def test_verdicts_among_the_manifests_are_named_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "verdicts.yaml").write_text("nodes: [{name: gpu-1, verdict: affirming}]")
+    with pytest.raises(MalformedEvidence) as caught:
+        load_manifests([tmp_path])
+    assert caught.value.code is ReasonCode.MANIFEST_INVALID
+    assert caught.value.failure.observed == "supposed verdicts"
 
 
 def test_no_manifest_at_all_is_a_fault_and_so_is_a_missing_file(tmp_path: Path) -> None:
@@ -229,7 +274,8 @@ class Directory:
         self.attest(a_result())
         results = ResultVerifier(self.verifier.key_set, ISSUER, AUDIENCE, InMemorySequences())
         tokens = PodTokenVerifier(self.issuer.key_set, TOKEN_ISSUER)
-        self.view = ManifestClusterView((path,), results, tokens, self.reported.append)
+        self.seconds = 0.0
+        self.view = ManifestClusterView((path,), results, tokens, self.reported.append, lambda: self.seconds)
 
     def attest(self, result: AttestationResult) -> None:
         self.write("attestation.yaml", yaml.safe_dump(attestation_manifest(NODE, NODE_UID, self.token(result))))
@@ -302,6 +348,158 @@ def test_a_broken_file_leaves_the_last_good_state_and_is_reported_once(directory
     assert policy.baselines == {"h200-prod": (5, 0, 0)}
 
 
+ODD_PODS: list[dict[str, Any]] = [
+    {"containers": []},
+    {"containers": [{"name": "a", "image": 5}]},
+    {"containers": {"a": "b"}},
+    {"containers": [{"name": "a"}], "tolerations": [{"key": 1}]},
+    {"containers": [{"name": "a"}], "tolerations": [{}] * 70_000},
+]
+
+
+@pytest.mark.parametrize("spec", ODD_PODS)
+def test_a_pod_that_cannot_be_read_denies_itself_and_nothing_else(directory: Directory, spec: dict[str, Any]) -> None:
+    odd = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "tenant"}, "spec": spec}
+    directory.write("tenant.json", json.dumps(odd))
+    directory.attest(a_result(sequence=NOW * 1000 + 1, verdict=Verdict.CONTRAINDICATED))
+    directory.view.reload_if_changed()
+    state = directory.view.state()
+    assert state.pod("tenant", "x") is None
+    assert state.pod("ml", "llm-0") is not None
+    assert getattr(directory.result, "verdict", None) is Verdict.CONTRAINDICATED
+    assert [failure.code for failure in directory.reported] == [ReasonCode.MANIFEST_INVALID]
+
+
+def test_as_many_tolerations_as_kubernetes_stores_are_read(directory: Directory) -> None:
+    tolerations = [{"key": f"k{number}", "operator": "Exists"} for number in range(20_000)]
+    spec = {"containers": [{"name": "a", "image": "b"}], "tolerations": tolerations}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "tenant"}, "spec": spec}
+    directory.write("tenant.json", json.dumps(pod))
+    directory.view.reload_if_changed()
+    found = directory.view.state().pod("tenant", "x")
+    assert found is not None
+    assert len(found.tolerations) == 20_000
+
+
+def test_a_fault_that_passes_is_tried_again_although_no_file_changed(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.attest(a_result(sequence=NOW * 1000 + 1, verdict=Verdict.CONTRAINDICATED))
+
+    def out_of_descriptors(path: Path, max_bytes: int) -> bytes:
+        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), "EMFILE")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests, "read_bounded", out_of_descriptors)
+        directory.view.reload_if_changed()
+        assert directory.result == a_result()
+    directory.view.reload_if_changed()
+    assert getattr(directory.result, "verdict", None) is Verdict.CONTRAINDICATED
+
+
+def test_a_result_that_could_not_be_judged_denies_and_is_judged_again(directory: Directory, tmp_path: Path) -> None:
+    state = DurableState(tmp_path / "state")
+    state._connection.execute("PRAGMA busy_timeout=50")
+    directory.view._verifier._sequences = DurableSequences(state)
+    directory.attest(a_result(sequence=NOW * 1000 + 1))
+    other = sqlite3.connect(tmp_path / "state", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    directory.view.reload_if_changed()
+    assert getattr(directory.result, "code", None) is ReasonCode.STORE_UNAVAILABLE
+    directory.view.reload_if_changed()
+    assert [failure.code for failure in directory.reported] == [ReasonCode.STORE_UNAVAILABLE]
+    other.execute("ROLLBACK")
+    other.close()
+    directory.view.reload_if_changed()
+    assert directory.result == a_result(sequence=NOW * 1000 + 1)
+    state.close()
+
+
+def test_a_view_that_cannot_be_read_for_30_seconds_allows_nothing(directory: Directory) -> None:
+    directory.write("broken.yaml", "kind: x")
+    directory.view.reload_if_changed()
+    directory.seconds = manifests.MAX_SILENCE_SECONDS - 1
+    binding = BindingRequest("ml", "llm-0", POD_UID, NODE, frozenset())
+    assert isinstance(decide_binding(directory.view.state(), binding, NOW), Allow)
+    assert directory.view.unready() is None
+    directory.seconds = manifests.MAX_SILENCE_SECONDS
+    denied = decide_binding(directory.view.state(), binding, NOW)
+    assert isinstance(denied, Deny)
+    assert [failure.code for failure in denied.failures] == [ReasonCode.VIEW_STALE]
+    # Also where no rule was known: a new one may be in the file that cannot be read.
+    created = decide_pod_create(directory.view.state(), a_pod(namespace="free"), NOW)
+    assert isinstance(created, Deny)
+    assert directory.view.unready() is not None
+    (directory.path / "broken.yaml").unlink()
+    directory.view.reload_if_changed()
+    assert isinstance(decide_binding(directory.view.state(), binding, NOW), Allow)
+
+
+def test_a_fault_that_stays_is_reported_again_after_a_while(directory: Directory) -> None:
+    directory.write("broken.yaml", "kind: x")
+    for directory.seconds in (0.0, 2.0, 59.0, 60.0, 61.0):
+        directory.view.reload_if_changed()
+    assert len(directory.reported) == 2
+
+
+@pytest.mark.parametrize("key_id", ["key-1", "key-2"])
+def test_what_a_withdrawn_key_signed_counts_no_more(directory: Directory, key_id: str) -> None:
+    directory.view._verifier._keys = Signer(key_id).key_set
+    directory.view.reload_if_changed()
+    assert getattr(directory.result, "code", None) is ReasonCode.RESULT_SIGNATURE_INVALID
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"typ": "eat+jwt", "alg": ["ES256"], "kid": "key-1"},
+        {"typ": "eat+jwt", "alg": "ES256", "kid": ["key-1"]},
+        {"typ": "eat+jwt", "alg": {}, "kid": {}},
+        {"typ": ["eat+jwt"], "alg": "ES256", "kid": "key-1"},
+        [],
+    ],
+)
+def test_a_hostile_result_denies_its_own_node_alone(directory: Directory, header: Any) -> None:
+    token = f"{encode_base64url(json.dumps(header).encode())}.e30.AAAA"
+    directory.write("bad.yaml", yaml.safe_dump(attestation_manifest("gpu-9", "u9", token)))
+    directory.attest(a_result(sequence=NOW * 1000 + 1))
+    directory.view.reload_if_changed()
+    assert directory.result == a_result(sequence=NOW * 1000 + 1)
+    bad = directory.view.state().results["gpu-9"]
+    assert isinstance(bad, Failure)
+    assert bad.code is ReasonCode.RESULT_MALFORMED
+
+
+def test_what_no_library_foresaw_denies_its_own_node_alone(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.attest(a_result(sequence=NOW * 1000 + 1))
+    monkeypatch.setattr(directory.view._verifier, "verify", lambda token: 1 // len(token[:0]))
+    directory.view.reload_if_changed()
+    assert getattr(directory.result, "code", None) is ReasonCode.RESULT_MALFORMED
+    assert directory.view.state().pod("ml", "llm-0") is not None
+
+
+def test_only_a_file_that_changed_is_parsed_again(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    whole = manifests._read
+
+    def noted(path: Path) -> ManifestObjects:
+        read.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(manifests, "_read", noted)
+    directory.attest(a_result(sequence=NOW * 1000 + 1))
+    directory.view.reload_if_changed()
+    assert read == ["attestation.yaml"]
+
+
+def test_a_pipe_among_the_manifests_does_not_hold_the_reload(directory: Directory) -> None:
+    os.mkfifo(directory.path / "a.yaml")
+    directory.view.reload_if_changed()
+    assert [failure.code for failure in directory.reported] == [ReasonCode.FILE_UNREADABLE]
+
+
 def test_a_first_load_that_fails_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("kind: x")
     results = ResultVerifier(Signer().key_set, ISSUER, AUDIENCE, InMemorySequences())
@@ -312,12 +510,13 @@ def test_a_first_load_that_fails_does_not_start(tmp_path: Path) -> None:
 
 def test_a_token_of_a_recreated_service_account_is_refused(directory: Directory) -> None:
     token = directory.issuer.token(token_claims())
-    assert directory.view.check_token(token, NOW).pod_name == "llm-0"
+    before, identity = directory.view.state(), directory.view.check_token(token, NOW)
+    assert identity.pod_name == "llm-0"
     directory.write("cluster.yaml", CLUSTER.replace(ACCOUNT_UID, "new"))
     directory.view.reload_if_changed()
-    with pytest.raises(Rejection) as caught:
-        directory.view.check_token(token, NOW)
-    assert caught.value.code is ReasonCode.TOKEN_INVALID
+    # Each state answers for itself: that of the decision is the one that is asked.
+    assert before.account_failure(identity) is None
+    assert getattr(directory.view.state().account_failure(identity), "code", None) is ReasonCode.TOKEN_INVALID
 
 
 def test_a_result_under_a_new_key_counts_as_soon_as_the_key_is_known(directory: Directory) -> None:

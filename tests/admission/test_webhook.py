@@ -350,7 +350,7 @@ def _request(**fields: Any) -> dict[str, Any]:
         _request(object=changed(POD, "spec", containers="main")),
         _request(object=changed(POD, "spec", serviceAccountName=["llm"])),
         _request(object=changed(POD, "spec", tolerations=[1])),
-        _request(object=changed(POD, "spec", containers=[{"name": "a", "image": "b"}] * 300)),
+        _request(object=changed(POD, "spec", containers=[{"name": "a", "image": "b"}] * 70_000)),
         a_review(changed(BINDING, "metadata", name="llm-1"), sub="binding"),
         a_review(changed(BINDING, "metadata", namespace="other"), sub="binding"),
         a_review(changed(BINDING, "target", kind="Pod"), sub="binding"),
