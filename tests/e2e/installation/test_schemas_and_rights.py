@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.deploy.manifests import PLURALS, Case, right_cases, unknown_field_cases, wrong_cases
-from tests.deploy.rendered import every_manifest
+from tests.deploy.rendered import INSTALL, every_manifest, render
 from tests.deploy.rights import RIGHTS
 from tests.e2e.client import Answer, Client
 from tests.e2e.control_plane import ControlPlane
@@ -122,3 +123,7 @@ def test_the_committed_kinds_are_those_of_the_installation() -> None:
     files = {path.stem: yaml.safe_load(path.read_text()) for path in root.glob("*.yaml")}
     applied = {d["spec"]["names"]["plural"]: d for d in every_manifest() if d["kind"] == "CustomResourceDefinition"}
     assert applied == files
+
+
+def test_the_committed_rendering_is_the_charts() -> None:
+    assert render(required=os.environ.get("CI") == "true") == INSTALL.read_text()
