@@ -16,6 +16,8 @@ from verifier.wire.failures import Rejection
 from verifier.wire.messages import decode_message
 
 MAX_INVENTORY_BYTES = 4 * 1024 * 1024
+_MAX_INVENTORY_MARKS = 1_000_000
+"""Ten thousand entries, each with a few EKs; only operators may send one."""
 
 
 class Administration:
@@ -59,7 +61,7 @@ class Administration:
 
     async def add_inventory(self, body: bytes, actor: str, request_id: str) -> dict[str, Any]:
         """All entries of the JSON inventory in `body` are written, or none."""
-        inventory = decode_message(Inventory, body, "inventory", MAX_INVENTORY_BYTES)
+        inventory = decode_message(Inventory, body, "inventory", MAX_INVENTORY_BYTES, _MAX_INVENTORY_MARKS)
         entries = tuple(entry.as_entry() for entry in inventory.entries)
         audit = self._audit("inventory-written", actor, request_id, {"entries": len(entries)})
         await self._store.add_inventory(entries, audit)

@@ -97,7 +97,8 @@ def build_verifier(settings: Settings, clock: Clock) -> Verifier:
     results = ResultMaker(settings, signer)
     metrics = Metrics()
     store = SqlStore(settings.database, clock.now_ms(), commits.committed)
-    service = Service(settings, store, results, clock, node_tokens)
+    pace = RateLimiter(settings.evidence_per_node_per_minute)
+    service = Service(settings, store, results, clock, node_tokens, pace.wait_seconds)
     service.baselines = baselines
     enrolment = EnrolmentService(settings, store, results, clock, endorsements, node_tokens, service.wanted)
     administration = Administration(store, results, clock, service.wanted)

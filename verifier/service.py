@@ -8,6 +8,7 @@ So a stranger's evidence costs little and changes nothing, and a crash at any po
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic_core import to_json
@@ -24,27 +25,30 @@ from verifier.cluster_tokens import NodeTokens
 from verifier.entropy import Entropy
 from verifier.evidence.parse import ParsedBundle, parse_bundle
 from verifier.issued_nonces import IssuedNonces
+from verifier.live_nonces import LiveNonces
 from verifier.node_cache import KnownNode, NodeCache
 from verifier.results import ResultMaker, Signed
 from verifier.settings import Settings
 from verifier.store.ports import AttestationCommit, AuditEntry, NonceState, SequenceMoved, Store
 from verifier.wanted import Wanted
-from verifier.wire.bundle import NONCE_BYTES, EvidenceBundle, KnownBody, NodeId, Nonce
-from verifier.wire.bundle_codec import decode_bundle
+from verifier.wire.bundle import NONCE_BYTES, KnownBody, NodeId, Nonce
+from verifier.wire.bundle_codec import BundleHead, decode_head, decode_items
 from verifier.wire.challenge import AttestNowRequest, ChallengeRequest
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url
-from verifier.wire.failures import Refusal, Rejection, Unavailable
+from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, Unavailable
 from verifier.wire.messages import decode_message
 from verifier.wire.request_signature import verify_signed_request
 from verifier.wire.signed_request import RequestLabel, SignedRequest, decode_signed_request
 
-MAX_TRIES = 5
-"""So many bundles that fail may be sent for one nonce."""
 REQUEST_SKEW_SECONDS = 300
 """How far the clock of a node may be off in a signed request."""
 _ATTEMPTS = 3
 """How often evidence is judged again when the node's result moved while it was judged."""
+
+
+Pace = Callable[[str], int]
+"""0 when a node may prove itself again, else after how many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +65,23 @@ class Service:
     """Challenges and evidence of enrolled nodes."""
 
     def __init__(
-        self, settings: Settings, store: Store, results: ResultMaker, clock: Clock, node_tokens: NodeTokens | None
+        self,
+        settings: Settings,
+        store: Store,
+        results: ResultMaker,
+        clock: Clock,
+        node_tokens: NodeTokens | None,
+        pace: Pace,
     ) -> None:
         self._settings = settings
+        self._pace = pace
         self._store = store
         self._results = results
         self._clock = clock
         self._node_tokens = node_tokens
         self._nodes = NodeCache()
         self._issued = IssuedNonces()
+        self._nonces = LiveNonces(store, self._issued)
         self._entropy = Entropy()
         self._boots = BootCache(store.boot_log)
         self._binding_keys: dict[str, VerifiedBindingKey] = {}
@@ -82,30 +94,34 @@ class Service:
         """The signed result of the evidence in `body`, durable, with its node's next challenge.
 
         Raises MalformedEvidence and Rejection for whatever does not carry a valid AK signature over a live nonce of
-        that node: then no verdict changes and the nonce stays good, for at most `MAX_TRIES`. Raises Unavailable
-        `store-unavailable` when nothing could be stored; then nothing was.
+        that node: then no verdict changes and the nonce stays good, for a few tries. Raises Rejection `rate-limited`
+        for a node that proves itself too often, Unavailable `store-unavailable` when nothing could be stored; then nothing was.
         """
-        bundle = decode_bundle(body)
+        head = decode_head(body)
         for _ in range(_ATTEMPTS):
             try:
-                return await self._attest_once(bundle, request_id)
+                return await self._attest_once(head, request_id)
             except SequenceMoved:
                 continue
         raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "store", "the node's result kept moving")
 
-    async def _attest_once(self, bundle: EvidenceBundle, request_id: str) -> Answered:
+    async def _attest_once(self, head: BundleHead, request_id: str) -> Answered:
         now_ms = self._clock.now_ms()
-        nonce = self._live_nonce(bundle, now_ms // 1000)
+        nonce = self._nonces.find(head, now_ms // 1000)
         try:
-            node = self._node_of(bundle, nonce)
-            parsed = parse_bundle(bundle)
+            node = self._node_of(head, nonce)
             assigned = self.baselines.assigned(node.record.tenant, node.record.cohort)
-            challenge = _challenge_of(bundle.claimed_nonce, nonce)
+            _require_current(nonce, assigned)
+            parsed = parse_bundle(decode_items(head))
+            challenge = _challenge_of(head.claimed_nonce, nonce)
             authentic = authenticate(parsed, node.enrolled, challenge, self._settings.issuer, nonce.last_seen)
             uid = self._check_node_token(node, parsed, now_ms // 1000)
+            self._require_pace(node.record.node_id)
             appraisal, proved = self._judge(authentic, assigned, now_ms // 1000)
         except Refusal as refusal:
-            await self._count_try(nonce, refusal, request_id, now_ms)
+            refusal.of_the_node = True
+            if refusal.code is not ReasonCode.RATE_LIMITED:
+                await self._nonces.count_try(nonce, refusal, request_id, now_ms)
             raise
         signed = self._results.attested(node.record, node.ak_text, appraisal, nonce, uid, now_ms)
         following = self._next_challenge(node.record.node_id, assigned, now_ms // 1000)
@@ -130,28 +146,9 @@ class Service:
             self._issued.forget(nonce.node_id)
         return _answer(node, signed, _challenge_json(following, known_log, self._settings.interval_seconds))
 
-    def _live_nonce(self, bundle: EvidenceBundle, now: int) -> NonceState:
-        """The challenge that is answered: the one in the row of the claimed node, else one that was asked for."""
-        node_id, claimed = bundle.claimed_node_id, bundle.claimed_nonce
-        nonce = self._issued.find(node_id, claimed) or self._find_nonce(node_id, hashlib.sha256(claimed).digest())
-        if nonce.used:
-            raise Rejection(ReasonCode.NONCE_USED, "bundle.nonce")
-        if now >= nonce.expires_at:
-            raise Rejection(ReasonCode.NONCE_EXPIRED, "bundle.nonce", str(now), f"before {nonce.expires_at}")
-        if nonce.tries >= MAX_TRIES:
-            raise Rejection(ReasonCode.NONCE_TRIES_EXHAUSTED, "bundle.nonce", f"{nonce.tries} tries")
-        return nonce
-
-    def _find_nonce(self, node_id: NodeId, digest: bytes) -> NonceState:
-        nonce = self._store.find_next_nonce(node_id, digest) or self._store.find_nonce(digest)
-        if nonce is None:
-            used = self._store.was_used(node_id, digest)
-            raise Rejection(ReasonCode.NONCE_USED if used else ReasonCode.NONCE_UNKNOWN, "bundle.nonce")
-        return nonce
-
-    def _node_of(self, bundle: EvidenceBundle, nonce: NonceState) -> KnownNode:
-        if bundle.claimed_node_id != nonce.node_id:
-            raise Rejection(ReasonCode.NONCE_WRONG_NODE, "bundle.node_id", bundle.claimed_node_id)
+    def _node_of(self, head: BundleHead, nonce: NonceState) -> KnownNode:
+        if head.claimed_node_id != nonce.node_id:
+            raise Rejection(ReasonCode.NONCE_WRONG_NODE, "bundle.node_id", head.claimed_node_id)
         if nonce.node_state == "revoked":
             raise Rejection(ReasonCode.NODE_REVOKED, "bundle.node_id", nonce.node_id)
         return self._nodes.find(nonce.node_id, nonce.node_version) or self._load_node(nonce.node_id)
@@ -175,10 +172,20 @@ class Service:
             )
         return kubernetes_node.uid
 
+    def _require_pace(self, node_id: str) -> None:
+        """Attack: a node that proves itself again and again, and has us measure a new log each time."""
+        seconds = self._pace(node_id)
+        if seconds:
+            raise Rejection(ReasonCode.RATE_LIMITED, "node", None, f"again after {seconds} s")
+
     def _judge(self, authentic: AuthenticBundle, assigned: AssignedBaselines, now: int) -> tuple[Appraisal, bool]:
         """The verdict, and whether the evidence holds together: what is wrong from here on, the node itself signed."""
         node_id = authentic.node.node_id
-        boot = self._boots.measured(authentic.parsed.boot_log, authentic.challenge.pcr_bank)
+        try:
+            boot = self._boots.measured(authentic.parsed.boot_log, authentic.challenge.pcr_bank)
+        except MalformedEvidence as malformed:
+            # The node signed this very log. Attack: a changed node whose old verdict stands while it sends rubbish.
+            return rejected(authentic, malformed.failure), False
         try:
             verified = verify(authentic, boot, self._binding_keys.get(node_id))
         except Rejection as rejection:
@@ -188,11 +195,6 @@ class Service:
                 self._binding_keys.clear()
             self._binding_keys[node_id] = verified.binding_key
         return appraise(verified, assigned.baselines, now), True
-
-    async def _count_try(self, nonce: NonceState, refusal: Refusal, request_id: str, now_ms: int) -> None:
-        detail: dict[str, str | int | None] = {"code": refusal.code.value, "tries": nonce.tries + 1}
-        entry = AuditEntry(now_ms, "evidence-refused", "verifier", request_id, nonce.node_id, None, detail)
-        await self._store.count_try(nonce, entry)
 
     # --- challenges ---
 
@@ -222,10 +224,14 @@ class Service:
         claimed = decode_message(kind, envelope.claimed_body, "request.body")
         node = self._load_node(claimed.node_id)
         verify_signed_request(node.request_key, label, envelope)
+        refusal: Rejection | None = None
         if node.record.state == "revoked":
-            raise Rejection(ReasonCode.NODE_REVOKED, "node", node.record.node_name)
-        if abs(now - claimed.iat) > REQUEST_SKEW_SECONDS:
-            raise Rejection(ReasonCode.REQUEST_NOT_FRESH, "request.iat", str(claimed.iat), f"about {now}")
+            refusal = Rejection(ReasonCode.NODE_REVOKED, "node", node.record.node_name)
+        elif abs(now - claimed.iat) > REQUEST_SKEW_SECONDS:
+            refusal = Rejection(ReasonCode.REQUEST_NOT_FRESH, "request.iat", str(claimed.iat), f"about {now}")
+        if refusal is not None:
+            refusal.of_the_node = True
+            raise refusal
         return node, claimed, now
 
     def _next_challenge(self, node_id: NodeId, assigned: AssignedBaselines, now: int) -> IssuedChallenge:
@@ -238,6 +244,18 @@ class Service:
             issued_at=now,
             expires_at=now + self._settings.nonce_seconds,
         )
+
+
+def _require_current(nonce: NonceState, assigned: AssignedBaselines) -> None:
+    """A baseline that came into force after the challenge may need PCRs that it did not ask for: not the node's fault.
+
+    Raises Rejection `challenge-outdated`.
+    """
+    if nonce.pcrs == assigned.pcrs and nonce.pcr_bank == assigned.pcr_bank:
+        return
+    if nonce.pcr_bank != assigned.pcr_bank or not set(assigned.pcrs).issubset(nonce.pcrs):
+        asked, needed = f"{nonce.pcr_bank} {nonce.pcrs}", f"{assigned.pcr_bank} {assigned.pcrs}"
+        raise Rejection(ReasonCode.CHALLENGE_OUTDATED, "challenge", asked, needed)
 
 
 def _challenge_of(nonce: Nonce, state: NonceState) -> IssuedChallenge:

@@ -50,6 +50,7 @@ def make_settings(directory: Path, clock: SetClock, **changes: Any) -> Settings:
     settings = initialise(directory, VERIFIER_ID, "test-cluster", "127.0.0.1", 8443, ("localhost", "127.0.0.1"), NOW)
     write_baseline(settings.baselines_dir)
     generous = {"anonymous_requests_per_minute": 10_000, "refused_requests_per_minute": 10_000}
+    generous |= {"evidence_per_node_per_minute": 10_000}
     return settings.model_copy(update=generous | changes)
 
 

@@ -16,7 +16,7 @@ from tests.verifier import fleet
 from tests.verifier.evidence import attest_to, refused, with_node
 from verifier.appraisal.context import IssuedChallenge
 from verifier.server import Verifier, build_verifier
-from verifier.service import MAX_TRIES
+from verifier.live_nonces import MAX_TRIES
 from verifier.store.attestation import MAX_USED_NONCES
 from verifier.store.ports import AuditEntry
 from verifier.wire.codes import ReasonCode

@@ -17,7 +17,7 @@ from tests.verifier import fleet
 from tests.verifier.evidence import attest_to, refused, with_node
 from verifier.appraisal.context import IssuedChallenge
 from verifier.server import Verifier
-from verifier.service import MAX_TRIES
+from verifier.live_nonces import MAX_TRIES
 from verifier.store.attestation import MAX_LIVE_CHALLENGES
 from verifier.wire.bundle import ImaLog, Nonce
 from verifier.wire.codes import ReasonCode
@@ -72,7 +72,7 @@ BAD: dict[str, tuple[ReasonCode, Change]] = {
     "a broken signature": (ReasonCode.SIGNATURE_MALFORMED, lambda e: fleet.encoded(e, signature=b"\0")),
     "a broken public area": (ReasonCode.PUBLIC_AREA_MALFORMED, lambda e: _swap(e, "binding-key", public="AAAA")),
     "broken host facts": (ReasonCode.HOST_FACTS_MALFORMED, lambda e: fleet.encoded(e, linux_boot_id="x")),
-    "a broken boot log": (ReasonCode.BOOT_LOG_MALFORMED, lambda e: fleet.encoded(e, log=b"no log")),
+    "a clock beyond all time": (ReasonCode.CLOCK_OUT_OF_RANGE, lambda e: fleet.encoded(e, clock_ms=2**63)),
     "a structure no TPM made": (ReasonCode.QUOTE_NOT_TPM_GENERATED, lambda e: fleet.encoded(e, magic=1)),
     "another structure": (ReasonCode.QUOTE_TYPE_WRONG, lambda e: fleet.encoded(e, kind=attest.TIME)),
     "another key": (ReasonCode.QUOTE_SIGNATURE_INVALID, lambda e: fleet.encoded(e, signing_key=fleet.node(5).ak)),

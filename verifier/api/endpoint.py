@@ -141,9 +141,9 @@ class Endpoint:
     def _refuse(self, refusal: Refusal, scope: Scope, request_id: str) -> Answer:
         guards = self._guards
         guards.metrics.count(refusal.code.value)
-        if self.access is not Access.OPEN:
+        if self.access is not Access.OPEN and not refusal.of_the_node:
             # Only refusals are limited, after the fact. Attack: a stranger behind the address of honest nodes who uses
-            # up what is theirs, so that their verdicts run out.
+            # up what is theirs, so that their verdicts run out; or hides from them the reason that they would act on.
             seconds = guards.refused.wait_seconds(address_of(scope))
             refusal = _rate_limited(seconds) if seconds else refusal
         status = status_of(refusal)

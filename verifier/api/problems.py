@@ -21,6 +21,7 @@ _STATUS: Mapping[ReasonCode, int] = {
     ReasonCode.RATE_LIMITED: 429,
     ReasonCode.NONCE_USED: 409,
     ReasonCode.REQUEST_REPLAYED: 409,
+    ReasonCode.CHALLENGE_OUTDATED: 409,
     ReasonCode.NODE_NAME_CONFLICT: 409,
     ReasonCode.EK_CONFLICT: 409,
 }

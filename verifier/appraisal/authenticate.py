@@ -46,6 +46,10 @@ class AuthenticBundle:
             raise TypeError("an AuthenticBundle is made by authenticate() only")
 
 
+_MAX_CLOCK_MS = 2**53
+"""Of milliseconds that a TPM was powered: 285,000 years."""
+
+
 def authenticate(
     parsed: ParsedBundle,
     node: EnrolledNode,
@@ -67,7 +71,7 @@ def authenticate(
      8. selection = requested = labels of the values: `pcr-selection-mismatch`
      9. pcrDigest is of the values: `pcr-digest-mismatch`
     10. the signer is a child of the enrolled EK: `quote-signer-not-under-ek`
-    11. the clock rises within one boot: `clock-regressed`
+    11. the clock is one that a store can keep, and rises within one boot: `clock-out-of-range`, `clock-regressed`
     Magic and type were checked when the bytes were parsed. `safe` is advisory: software TPMs never set it.
 
     A challenge of form `bare-nonce` describes recordings whose quotes answer the nonce itself. Then check 6 compares
@@ -152,9 +156,13 @@ def _requested(bank: str, pcrs: tuple[int, ...]) -> tuple[PcrSelection, ...]:
 
 def _check_clock(quote: QuoteAttest, last: LastSeen | None) -> None:
     """Attack: a TPM whose clock is set back within one boot could replay what it signed before."""
+    clock = quote.clock
+    if clock.clock_ms > _MAX_CLOCK_MS:
+        raise Rejection(
+            ReasonCode.CLOCK_OUT_OF_RANGE, "quote.clock", f"{clock.clock_ms} ms", f"at most {_MAX_CLOCK_MS}"
+        )
     if last is None:
         return
-    clock = quote.clock
     same_boot = (clock.reset_count, clock.restart_count) == (last.reset_count, last.restart_count)
     if same_boot and clock.clock_ms <= last.clock_ms:
         raise Rejection(

@@ -32,6 +32,9 @@ from verifier.wire.bundle import (
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 
+_REMEMBERED_BYTES = 1536
+"""What one of the parts that are remembered may take of the memory; larger ones are parsed each time."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuote:
@@ -85,13 +88,15 @@ def parse_bundle(bundle: EvidenceBundle) -> ParsedBundle:
             case TpmQuote():
                 quote = _quote(item)
             case BindingKey():
-                binding_key = _binding_key(item)
+                small = len(item.public) + len(item.certify) + len(item.certify_signature) <= _REMEMBERED_BYTES
+                binding_key = _binding_key(item) if small else _binding_key.__wrapped__(item)
             case BootLog():
                 boot_log = item.log
             case NodeToken():
                 node_token = item.token
             case HostFacts():
-                host_facts = _host_facts(item.body)
+                small = len(item.body) <= _REMEMBERED_BYTES
+                host_facts = _host_facts(item.body) if small else parse_host_facts(item.body)
             case ImaLog():
                 raise MalformedEvidence(ReasonCode.ITEM_NOT_REQUESTED, "ima-log[0]")
             case _:

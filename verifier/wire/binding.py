@@ -26,6 +26,8 @@ from verifier.wire.encoding import canonical_json
 
 _QUOTE_LABEL = b"nodewarden/quote/1\0"
 _BINDING_KEY_LABEL = b"nodewarden/binding-key/1\0"
+_REMEMBERED_BYTES = 4096
+"""What one item may take of the memory of digests."""
 _UNBOUND = (TpmQuote, ImaLog)
 _Bound = BootLog | BindingKey | NodeToken | HostFacts
 
@@ -42,11 +44,25 @@ def quote_extra_data(nonce: Nonce, node_id: NodeId, verifier_id: str, items: tup
     for item in items:
         if not isinstance(item, _UNBOUND):
             bound.append(item)
-            # A boot log that is sent whole is sent once, and is too large to be remembered.
-            remember = remember and not (isinstance(item, BootLog) and isinstance(item.log, bytes))
+            remember = remember and _bytes_of(item) <= _REMEMBERED_BYTES
     digest = _remembered_digest(tuple(bound)) if remember else _bound_digest(tuple(bound))
     prefix, verifier = _ends(node_id, verifier_id)
     return hashlib.sha256(b"".join((_QUOTE_LABEL, nonce, prefix, verifier, digest))).digest()
+
+
+def _bytes_of(item: _Bound) -> int:
+    match item:
+        case BootLog():
+            # One that is sent whole is sent once.
+            return len(item.log) if isinstance(item.log, bytes) else 0
+        case BindingKey():
+            return len(item.public) + len(item.certify) + len(item.certify_signature)
+        case NodeToken():
+            return len(item.token)
+        case HostFacts():
+            return len(item.body)
+        case _:
+            assert_never(item)
 
 
 def _bound_digest(items: tuple[_Bound, ...]) -> bytes:

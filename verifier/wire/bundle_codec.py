@@ -7,6 +7,7 @@ Nothing that is decoded is believed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, assert_never
@@ -50,11 +51,32 @@ def decode_bundle(body: bytes) -> EvidenceBundle:
     Raises MalformedEvidence: `json-invalid`, `body-too-large`, `version-unsupported`, `schema-mismatch`,
     `encoding-not-canonical`, `item-kind-unknown`, `item-duplicated`, `item-index-invalid`.
     """
-    return bundle_from_json(decode_json_object(body, "bundle"))
+    return decode_items(decode_head(body))
+
+
+@dataclass(frozen=True, slots=True)
+class BundleHead:
+    """Whose bundle it claims to be and which nonce it answers; its items are still JSON."""
+
+    claimed_node_id: NodeId
+    claimed_nonce: Nonce
+    items: list[Any]
+
+
+def decode_head(body: bytes) -> BundleHead:
+    """The head of the bundle whose JSON is `body`, so that a nonce which is not live ends it here.
+
+    Raises MalformedEvidence as `decode_bundle`, for all but the items.
+    """
+    return _head(decode_json_object(body, "bundle"))
 
 
 def bundle_from_json(message: dict[str, Any]) -> EvidenceBundle:
     """As `decode_bundle`, from the decoded JSON object."""
+    return decode_items(_head(message))
+
+
+def _head(message: dict[str, Any]) -> BundleHead:
     if message.get("version") != VERSION or type(message["version"]) is not int:
         seen = message.get("version")
         raise MalformedEvidence(ReasonCode.VERSION_UNSUPPORTED, "bundle.version", repr(seen), str(VERSION))
@@ -73,25 +95,21 @@ def bundle_from_json(message: dict[str, Any]) -> EvidenceBundle:
         raise MalformedEvidence(
             ReasonCode.BODY_TOO_LARGE, "bundle.items", f"{len(items)} items", f"at most {MAX_ITEMS}"
         )
-    decoded = tuple([_item(item, where) for item, where in zip(items, _ITEMS, strict=False)])
-    _require_unique(decoded)
-    return EvidenceBundle(node_id, nonce, decoded)
+    return BundleHead(node_id, nonce, items)
 
 
-def _require_unique(items: tuple[Item, ...]) -> None:
-    if len({item.kind for item in items}) == len(items) and {item.index for item in items} == {0}:
-        return  # One of each kind, which is what nodes send.
-    seen: dict[str, set[int]] = {}
-    for item in items:
-        indices = seen.setdefault(item.kind, set())
-        if item.index in indices:
-            raise MalformedEvidence(ReasonCode.ITEM_DUPLICATED, f"{item.kind}[{item.index}]")
-        indices.add(item.index)
-    for kind, indices in seen.items():
-        if max(indices) != len(indices) - 1:
-            raise MalformedEvidence(
-                ReasonCode.ITEM_INDEX_INVALID, kind, str(sorted(indices)), "0, 1, 2, ... without gaps"
-            )
+def decode_items(head: BundleHead) -> EvidenceBundle:
+    """The whole bundle of `head`. Raises MalformedEvidence as `decode_bundle`, for the items.
+
+    Parts that stay the same from one attestation to the next are remembered: call it only once the nonce is known to
+    be live, or a stranger fills that memory. What one part may take of it is bounded by `_REMEMBERED_CHARACTERS`.
+    """
+    decoded = tuple([_item(item, where) for item, where in zip(head.items, _ITEMS, strict=False)])
+    kinds = [item.kind for item in decoded]
+    if len(set(kinds)) != len(kinds):
+        twice = next(kind for kind in kinds if kinds.count(kind) > 1)
+        raise MalformedEvidence(ReasonCode.ITEM_DUPLICATED, f"{twice}[0]")
+    return EvidenceBundle(head.claimed_node_id, head.claimed_nonce, decoded)
 
 
 def _item(item: object, where: str) -> Item:
@@ -108,8 +126,9 @@ def _item(item: object, where: str) -> Item:
 
 def _index(item: dict[str, Any], where: str) -> int:
     index = item.get("index")
-    if type(index) is not int or not 0 <= index < MAX_ITEMS:
-        raise MalformedEvidence(ReasonCode.ITEM_INDEX_INVALID, f"{where}.index", repr(index), f"0 to {MAX_ITEMS - 1}")
+    # Of each kind that there is yet, a node has one.
+    if type(index) is not int or index != 0:
+        raise MalformedEvidence(ReasonCode.ITEM_INDEX_INVALID, f"{where}.index", repr(index), "0")
     return index
 
 
@@ -147,6 +166,8 @@ def _natural(item: dict[str, Any], name: str, where: str, maximum: int) -> int:
     return value
 
 
+_REMEMBERED_CHARACTERS = 2048
+"""What a part that is remembered may take; those of real nodes take 200 to 1200."""
 _ITEMS = tuple(f"items[{position}]" for position in range(MAX_ITEMS))
 _BUNDLE_FIELDS = frozenset({"version", "node_id", "nonce", "items"})
 _QUOTE_FIELDS = frozenset({"kind", "index", "attest", "signature", "pcrs"})
@@ -178,6 +199,11 @@ def _pcr_values(bank: str, values: object, where: str) -> Mapping[int, bytes]:
     for value in values.values():
         if type(value) is not str:
             raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", None, "hexadecimal text")
+    if len(values) > len(_PCR_NAMES):
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", f"{len(values)} PCRs", "at most 24")
+    for value in values.values():
+        if len(value) != 2 * size:
+            raise MalformedEvidence(ReasonCode.ENCODING_NOT_CANONICAL, f"{where}.pcrs.{bank}", None, f"{size} bytes")
     return _decoded_pcr_values(bank, size, tuple(values.items()), where)
 
 
@@ -215,13 +241,10 @@ def _ima_log(item: dict[str, Any], where: str, index: int) -> ImaLog:
 
 def _binding_key(item: dict[str, Any], where: str, index: int) -> BindingKey:
     _require_fields(item, _BINDING_KEY_FIELDS, where)
-    return _decoded_binding_key(
-        index,
-        _text(item, "public", where),
-        _text(item, "certify", where),
-        _text(item, "certify_signature", where),
-        where,
-    )
+    texts = _text(item, "public", where), _text(item, "certify", where), _text(item, "certify_signature", where)
+    if len(texts[0]) + len(texts[1]) + len(texts[2]) > _REMEMBERED_CHARACTERS:
+        return _decoded_binding_key.__wrapped__(index, *texts, where)
+    return _decoded_binding_key(index, *texts, where)
 
 
 @lru_cache(maxsize=16384)
@@ -242,7 +265,10 @@ def _node_token(item: dict[str, Any], where: str, index: int) -> NodeToken:
 
 def _host_facts(item: dict[str, Any], where: str, index: int) -> HostFacts:
     _require_fields(item, _HOST_FACTS_FIELDS, where)
-    return _decoded_host_facts(index, _text(item, "body", where), where)
+    body = _text(item, "body", where)
+    if len(body) > _REMEMBERED_CHARACTERS:
+        return _decoded_host_facts.__wrapped__(index, body, where)
+    return _decoded_host_facts(index, body, where)
 
 
 @lru_cache(maxsize=16384)

@@ -65,6 +65,10 @@ class ReasonCode(StrEnum):
         "nonce-tries-exhausted",
         "Ask for a new challenge; too much invalid evidence was sent for this one.",
     )
+    CHALLENGE_OUTDATED = (
+        "challenge-outdated",
+        "Ask for a new challenge: a baseline that came into force since needs PCRs that this one did not ask for.",
+    )
     REQUEST_SIGNATURE_INVALID = "request-signature-invalid", "Sign the request with the enrolled attestation key."
     REQUEST_NOT_FRESH = "request-not-fresh", "Set the machine's clock, then ask again."
     REQUEST_REPLAYED = "request-replayed", "Send each signed request once."
@@ -134,6 +138,7 @@ class ReasonCode(StrEnum):
         "quote-binding-mismatch",
         "Collect again for the current challenge; something between attester and verifier changed the evidence.",
     )
+    CLOCK_OUT_OF_RANGE = "clock-out-of-range", "Have the TPM looked at: its clock shows a time that no TPM reaches."
     QUOTE_SIGNER_NOT_UNDER_EK = "quote-signer-not-under-ek", "Make the AK as a child of the enrolled EK."
     PCR_SELECTION_MISMATCH = "pcr-selection-mismatch", "Quote exactly the PCRs that the challenge asks for."
     PCR_BANK_INACTIVE = "pcr-bank-inactive", "Activate the TPM's SHA-256 PCR bank in the firmware settings."
@@ -236,9 +241,19 @@ class ReasonCode(StrEnum):
         "Use a TPM of a listed manufacturer, or release a baseline with this one.",
     )
     TPM_UNENDORSED = "tpm-unendorsed", "The baseline requires an EK certificate chain; provide the TPM's certificate."
-    INITRD_NOT_ALLOWED = (
-        "initrd-not-allowed",
-        "Rebuild the initrd that the baseline lists, or release a baseline with this one.",
+    BOOT_FILE_NOT_ALLOWED = (
+        "boot-file-not-allowed",
+        "Compare the files that the loader read (PCR 9: initrd, kernel, grub.cfg) with the baseline's list; restore the "
+        "listed ones, or release a baseline with these.",
+    )
+    SECURE_BOOT_SHIM_VALIDATION_OFF = (
+        "secure-boot-shim-validation-off",
+        "Let shim check images again with 'mokutil --enable-validation' and reboot.",
+    )
+    MOK_NOT_ALLOWED = (
+        "mok-not-allowed",
+        "Compare shim's lists and settings (PCR 14; 'mokutil --list-enrolled') with the baseline's mok list; restore "
+        "them, or release a baseline with these.",
     )
 
     # --- admission ---

@@ -17,6 +17,12 @@ from verifier.wire.failures import MalformedEvidence
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Largest decoded message. A boot log is at most 1 MiB here, an IMA log part 2 MiB; base64 adds a third."""
 
+MAX_MARKS = 20_000
+"""So many marks of structure may a message hold; bundles and answers hold some hundreds."""
+_MARKS = b'{[,"\\'
+_UNCOUNTED_BYTES = 32 * 1024
+"""A shorter message takes no more than a millisecond, whatever it holds."""
+
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/!!!")
 """Back to the standard alphabet, with what is not base64url made illegal."""
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -93,15 +99,21 @@ def _refuse_float(_text: str) -> None:
     raise _RefusedToken("a number that is no integer")
 
 
-def decode_json_object(body: bytes, where: str, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
+def decode_json_object(
+    body: bytes, where: str, max_bytes: int = MAX_MESSAGE_BYTES, max_marks: int = MAX_MARKS
+) -> dict[str, Any]:
     """The JSON object in `body`, decoded and without ambiguity.
 
-    Refuses more than `max_bytes` (`body-too-large`); anything but UTF-8 JSON with an object on top, duplicate keys,
+    Refuses more than `max_bytes` or `max_marks` (brackets, commas, quotes and backslashes, in strings too;
+    `body-too-large`); anything but UTF-8 JSON with an object on top, duplicate keys,
     floats, NaN, integers of more than 20 digits, nesting beyond the interpreter's guard (`json-invalid`). Does not
     check which keys there are: each message's own schema does, and so bounds the depth that is ever walked.
     """
     if len(body) > max_bytes:
         raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, where, f"{len(body)} bytes", f"at most {max_bytes} bytes")
+    # Attack: a few hundred compressed bytes that unpack to a million lists, which are a second's work to decode.
+    if len(body) > max(_UNCOUNTED_BYTES, max_marks) and len(body) - len(body.translate(None, _MARKS)) > max_marks:
+        raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, where, "too many values", f"at most {max_marks} marks")
     try:
         value = _DECODER.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -58,6 +58,9 @@ class Failure:
 class Refusal(Exception):
     """Something was refused for `failure`. Only its three subclasses are raised."""
 
+    of_the_node = False
+    """Whether what was refused named a live nonce, or was signed by the node: no limit of an address hides why."""
+
     def __init__(
         self,
         code: ReasonCode,

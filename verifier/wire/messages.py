@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from verifier.wire.codes import ReasonCode
-from verifier.wire.encoding import decode_base64url, decode_json_object, encode_base64url
+from verifier.wire.encoding import MAX_MARKS, decode_base64url, decode_json_object, encode_base64url
 from verifier.wire.failures import MalformedEvidence
 
 Hex32 = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{64}\z")]
@@ -38,13 +38,15 @@ class Message(BaseModel):
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-def decode_message(kind: type[MessageT], body: bytes, where: str, max_bytes: int = 256 * 1024) -> MessageT:
+def decode_message(
+    kind: type[MessageT], body: bytes, where: str, max_bytes: int = 256 * 1024, max_marks: int = MAX_MARKS
+) -> MessageT:
     """The message of type `kind` in the JSON `body`.
 
     Raises MalformedEvidence: `json-invalid`, `body-too-large`, `schema-mismatch`, `encoding-not-canonical`. What a
     field says is not believed by that.
     """
-    fields = decode_json_object(body, where, max_bytes)
+    fields = decode_json_object(body, where, max_bytes, max_marks)
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

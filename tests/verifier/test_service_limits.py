@@ -1,0 +1,153 @@
+"""What one sender may cost the verifier: a stranger nearly nothing, an enrolled node its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forge.evidence import ForgedNode
+from tests.verifier import fleet
+from tests.verifier.evidence import attest_to, refused, with_node
+from tests.verifier.http import Http, with_http
+from verifier.appraisal.context import IssuedChallenge
+from verifier.live_nonces import MAX_TRIES
+from verifier.server import Verifier
+from verifier.wire import bundle_codec
+from verifier.wire.codes import ReasonCode
+from verifier.wire.encoding import encode_base64url
+from verifier.wire.failures import Refusal
+
+
+@pytest.fixture
+def verifier(tmp_path: Path) -> Iterator[Verifier]:
+    """A verifier with one good baseline."""
+    started = fleet.start(tmp_path / "v", fleet.SetClock())
+    yield started
+    started.close()
+
+
+def _remembered() -> int:
+    caches = (
+        bundle_codec._decoded_binding_key,
+        bundle_codec._decoded_host_facts,
+        bundle_codec._decoded_pcr_values,
+        bundle_codec._known_log,
+    )
+    return sum(cache.cache_info().currsize for cache in caches)
+
+
+def _changed(body: bytes, **changes: Any) -> bytes:
+    return json.dumps(json.loads(body) | changes).encode()
+
+
+def test_a_nonce_that_is_not_live_ends_it_before_any_item_is_looked_at(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        body = fleet.encoded(fleet.evidence(forged, challenge))
+        strange = encode_base64url(bytes(32))
+        before = _remembered()
+        assert await refused(verifier, _changed(body, nonce=strange)) is ReasonCode.NONCE_UNKNOWN
+        assert await refused(verifier, _changed(body, nonce=strange, items=[{}])) is ReasonCode.NONCE_UNKNOWN
+        assert _remembered() == before
+        assert await refused(verifier, _changed(body, items=[{}])) is ReasonCode.SCHEMA_MISMATCH
+
+    with_node(verifier, scenario)
+
+
+def test_what_is_remembered_of_a_node_is_bounded_in_bytes(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        message = json.loads(fleet.encoded(fleet.evidence(forged, challenge)))
+        facts, key = (next(i for i in message["items"] if i["kind"] == kind) for kind in ("host-facts", "binding-key"))
+        await refused(
+            verifier, json.dumps(message | {"node_id": message["node_id"], "items": message["items"][:1]}).encode()
+        )
+        before = _remembered()
+        large = encode_base64url(bytes(4000))
+        for item in (facts | {"body": large}, key | {"public": large}):
+            with pytest.raises(Refusal):
+                await verifier.service.attest(_changed(json.dumps(message).encode(), items=[item]), "request-1")
+        assert _remembered() == before
+
+    with_node(verifier, scenario)
+
+
+def test_many_bundles_side_by_side_are_as_many_tries(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        bad = fleet.encoded(fleet.evidence(forged, challenge), signing_key=fleet.node(5).ak)
+        outcomes = await asyncio.gather(
+            *(verifier.service.attest(bad, "request-1") for _ in range(20)), return_exceptions=True
+        )
+        codes = [outcome.code for outcome in outcomes if isinstance(outcome, Refusal)]
+        assert codes.count(ReasonCode.QUOTE_SIGNATURE_INVALID) == MAX_TRIES
+        assert codes.count(ReasonCode.NONCE_TRIES_EXHAUSTED) == 20 - MAX_TRIES
+        assert verifier.service._nonces._counting == {}
+
+    with_node(verifier, scenario)
+
+
+def test_a_node_that_proves_itself_without_pause_is_told_to_wait_and_keeps_its_verdict(tmp_path: Path) -> None:
+    async def scenario(http: Http) -> None:
+        busy, other = fleet.node(0), fleet.node(1)
+        for forged in (busy, other):
+            await fleet.enrol(http.verifier, forged)
+        answers = [await http.attest(busy) for _ in range(13)]
+        assert [answer.get("verdict") for answer in answers[:10]] == ["affirming"] * 10
+        assert [answer["code"] for answer in answers[10:]] == [ReasonCode.RATE_LIMITED] * 3
+        assert (await http.get("/v1/nodes/node-0"))["verdict"] == "affirming"
+        assert (await http.attest(other))["verdict"] == "affirming"
+        kinds = [json.loads(row.record)["kind"] for row in http.verifier.store.audit_after(0, 100)]
+        assert "evidence-refused" not in kinds
+
+    with_http(tmp_path / "v", scenario, evidence_per_node_per_minute=10)
+
+
+def test_a_stranger_at_the_same_address_does_not_hide_what_the_node_is_told(tmp_path: Path) -> None:
+    async def scenario(http: Http) -> None:
+        forged = fleet.node(0)
+        await fleet.enrol(http.verifier, forged)
+        challenge = await fleet.challenge(http.verifier, forged)
+        codes = [(await http.call("POST", "/v1/evidence", b"{}")).json()["code"] for _ in range(7)]
+        assert codes[-1] == ReasonCode.RATE_LIMITED
+        unknown = fleet.encoded(fleet.evidence(forged, challenge), log_by_digest=True)
+        told = await http.call("POST", "/v1/evidence", unknown)
+        assert (told.status_code, told.json()["code"]) == (403, ReasonCode.BOOT_LOG_UNKNOWN_DIGEST)
+        late = await http.call("POST", "/v1/challenges", fleet.signed(forged, fleet.NOW - 3600))
+        assert late.json()["code"] == ReasonCode.REQUEST_NOT_FRESH
+        strange = await http.call("POST", "/v1/challenges", fleet.signed(fleet.node(3), fleet.NOW))
+        assert strange.json()["code"] == ReasonCode.RATE_LIMITED
+
+    with_http(tmp_path / "v", scenario, refused_requests_per_minute=5)
+
+
+def test_evidence_for_a_challenge_of_before_a_baseline_with_more_pcrs_condemns_nobody(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        answer = await attest_to(verifier, fleet.encoded(fleet.evidence(forged, challenge)))
+        old = fleet.issued(forged, answer["next_challenge"], fleet.NOW)
+        document = fleet.baselines.document()
+        document["metadata"]["version"] = "1.1.0"
+        document["evidence"]["requirePcrReplay"].append(11)
+        fleet.write_baseline(verifier.settings.baselines_dir, document)
+        verifier.reload_baselines()
+        assert await refused(verifier, fleet.encoded(fleet.evidence(forged, old))) is ReasonCode.CHALLENGE_OUTDATED
+        kept = verifier.store.result(forged.enrolled.node_id)
+        assert kept is not None and kept.verdict == "affirming"
+        assert 11 in (await fleet.challenge(verifier, forged)).pcrs
+
+    with_node(verifier, scenario)
+
+
+def test_a_malformed_log_that_the_node_signed_lowers_its_verdict(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        answer = await attest_to(verifier, fleet.encoded(fleet.evidence(forged, challenge)))
+        following = fleet.issued(forged, answer["next_challenge"], fleet.NOW)
+        answer = await attest_to(verifier, fleet.encoded(fleet.evidence(forged, following), log=b"\1" * 40))
+        assert answer["verdict"] == "contraindicated"
+        assert [reason["code"] for reason in answer["reasons"]] == [ReasonCode.BOOT_LOG_MALFORMED]
+        following = fleet.issued(forged, answer["next_challenge"], fleet.NOW)
+        assert (await attest_to(verifier, fleet.encoded(fleet.evidence(forged, following))))["verdict"] == "affirming"
+
+    with_node(verifier, scenario)
