@@ -11,7 +11,7 @@ import typer
 
 from policies.compiler import CompiledBaseline, compile_baseline
 from policies.faults import BaselineFault, PolicyCode
-from policies.lint import lint
+from policies.lint import advise, lint
 from policies.loader import MAX_BASELINE_CHARACTERS, load_baseline
 from policies.schema import Baseline
 
@@ -33,6 +33,8 @@ def lint_command(
     for report in reports:
         for fault in report.faults:
             typer.echo(f"error: {fault.code}: {fault.path}: {fault.message}", err=True)
+        for warning in report.warnings:
+            typer.echo(f"warning: {warning.code}: {warning.path}: {warning.message}", err=True)
         if report.compiled is not None and not report.faults and not as_json:
             compiled = report.compiled
             typer.echo(f"{report.file}: {compiled.name} {compiled.version} sha256:{compiled.sha256}")
@@ -51,6 +53,7 @@ class LintReport:
     file: str
     compiled: CompiledBaseline | None
     faults: tuple[BaselineFault, ...]
+    warnings: tuple[BaselineFault, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         compiled = self.compiled
@@ -60,6 +63,7 @@ class LintReport:
             "version": None if compiled is None else compiled.version,
             "sha256": None if compiled is None else compiled.sha256,
             "faults": [fault.as_json() for fault in self.faults],
+            "warnings": [warning.as_json() for warning in self.warnings],
         }
 
 
@@ -69,7 +73,7 @@ def lint_file(file: Path) -> LintReport:
         baseline = read_baseline(file)
     except BaselineFault as fault:
         return LintReport(str(file), None, fault.every)
-    return LintReport(str(file), compile_baseline(baseline), lint(baseline, file.name))
+    return LintReport(str(file), compile_baseline(baseline), lint(baseline, file.name), advise(baseline, file.name))
 
 
 def read_baseline(file: Path) -> Baseline:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from calendar import timegm
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,7 +27,8 @@ class CompiledCommandLine:
     allowed: frozenset[tuple[str, str | None]]
     """Required and allowed arguments, as `KernelArgument.same_as`."""
     ignored_keys: frozenset[str]
-    forbidden: tuple[KernelArgument, ...]
+    forbidden: Mapping[tuple[str, str | None], str]
+    """What is forbidden, by `same_as`: an entry without value bars its key. As written."""
     digests: frozenset[str]
 
 
@@ -40,11 +42,12 @@ class CompiledImage:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBootSet:
-    """One coherent chain. `files` is None where the baseline does not judge them."""
+    """One coherent chain. `files` is None where the baseline does not judge them; `mok` is empty without shim."""
 
     id: str
     images: tuple[CompiledImage, ...]
     files: frozenset[str] | None
+    mok: tuple[str, ...]
     command_line: CompiledCommandLine
 
 
@@ -73,7 +76,7 @@ class CompiledNames:
         return min(self.whole) if self.whole else self.prefixes[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledBaseline:
     """One version, ready to judge. Times are seconds since 1970; compared by identity (`sha256` says sameness)."""
 
@@ -155,7 +158,7 @@ def _firmware(entry: Firmware) -> CompiledFirmware:
 def _boot_set(entry: BootSet) -> CompiledBootSet:
     images = tuple(CompiledImage(image.role, frozenset(image.authenticode)) for image in entry.images)
     files = None if entry.files is None else frozenset(entry.files)
-    return CompiledBootSet(entry.id, images, files, _command_line(entry.cmdline))
+    return CompiledBootSet(entry.id, images, files, entry.mok or (), _command_line(entry.cmdline))
 
 
 def _command_line(rule: CommandLineRule) -> CompiledCommandLine:
@@ -164,13 +167,13 @@ def _command_line(rule: CommandLineRule) -> CompiledCommandLine:
         required=required,
         allowed=frozenset(argument.same_as for argument in (*required, *parsed(rule.allow))),
         ignored_keys=frozenset(argument.key for argument in parsed(rule.ignore_keys)),
-        forbidden=parsed(rule.forbid),
+        forbidden={argument.same_as: argument.text for argument in parsed(rule.forbid)},
         digests=frozenset(rule.digests or ()),
     )
 
 
-_ORDERED = frozenset({"images"})
-"""The one list whose order means something: the boot chain."""
+_ORDERED = frozenset({"images", "mok"})
+"""The lists whose order means something: the boot chain, and what shim measures of itself."""
 
 
 def _canonical(baseline: Baseline) -> bytes:

@@ -29,6 +29,8 @@ class PolicyCode(StrEnum):
     KEXEC_NOT_STOPPED = "policy-kexec-not-stopped"
     IGNORED_KEY_UNSAFE = "policy-ignored-key-unsafe"
     INITRD_UNJUDGED = "policy-initrd-unjudged"
+    PLACEHOLDER_LEFT = "policy-placeholder-left"
+    AGE_SHORT = "policy-age-short"
 
 
 class BaselineFault(ValueError):

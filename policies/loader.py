@@ -37,6 +37,9 @@ MAX_YAML_DEPTH = 10
 """The schema is 6 levels deep."""
 MAX_YAML_EVENTS = 50_000
 
+PLACEHOLDER = "FILL"
+"""Stands in a draft where only a person can say what belongs there."""
+
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,9}")
 _TEXT_TAGS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"})
 """A timestamp stays the text that was written: nothing is converted."""
@@ -56,14 +59,37 @@ def load_baseline(text: str, source: str) -> Baseline:
     """The baseline that the YAML `text` spells; `source` names it in messages only.
 
     Raises BaselineFault; each fault that the schema finds is in its `every`. Does not check what only `policy lint`
-    asks for (validity below 180 days, kexec stopped).
+    asks for (validity below 180 days, kexec stopped, every PCR required that facts come from).
     """
     document = read_yaml(text, source)
+    _refuse_placeholders(document, source)
     try:
         # As JSON, so that strict mode takes a list for a tuple and nothing else for anything else.
         return Baseline.model_validate_json(json.dumps(document))
     except ValidationError as error:
         raise _from_schema(error, source) from error
+
+
+def _refuse_placeholders(document: dict[str, Any], source: str) -> None:
+    """A draft says that it is one, before its gaps are told as faults of form, or pass as text."""
+    left = [
+        BaselineFault(PolicyCode.PLACEHOLDER_LEFT, path, f"a draft's {PLACEHOLDER}: put in what only you can say")
+        for path in _placeholders(document, source)
+    ]
+    if left:
+        first, *others = left
+        raise BaselineFault(first.code, first.path, first.message, tuple(others))
+
+
+def _placeholders(value: Any, path: str) -> Iterator[str]:
+    if value == PLACEHOLDER:
+        yield path
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield from _placeholders(child, f"{path}.{key}")
+    elif isinstance(value, list):
+        for position, child in enumerate(value):
+            yield from _placeholders(child, f"{path}.{position}")
 
 
 _SCHEMA_CODES = {

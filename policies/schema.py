@@ -88,6 +88,8 @@ Pattern = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9.-]{0,61}[
 """A name, or a prefix followed by one `*`."""
 Line = Annotated[str, StringConstraints(max_length=256, pattern=r"\A[^\x00-\x1f\x7f]*\z")]
 BankDigests = Annotated[tuple[BankDigest, ...], Field(min_length=1, max_length=MAX_LIST), AfterValidator(_distinct)]
+BankSequence = Annotated[tuple[BankDigest, ...], Field(min_length=1, max_length=64)]
+"""In order; a digest may come twice."""
 Sha256Digests = Annotated[tuple[Sha256, ...], Field(min_length=1, max_length=4096), AfterValidator(_distinct)]
 Arguments = Annotated[
     tuple[Annotated[str, StringConstraints(max_length=1024), AfterValidator(_argument)], ...],
@@ -239,8 +241,11 @@ def forbids(bar: KernelArgument, argument: KernelArgument) -> bool:
 class BootSet(_Strict):
     """One coherent chain: images in order, command line, what stops kexec, and optionally files.
 
-    `files` are the digests of all that a loader may read (PCR 9): initrd, its configuration, the kernel file. Their
-    names are hints, so an initrd can be pinned only together with the rest.
+    `files` are the digests of all that a loader or the kernel's EFI stub may read (PCR 9): initrd, its configuration,
+    the kernel file, load options. Their names are hints, so an initrd can be pinned only together with the rest.
+
+    `mok` are the digests that shim measures of its own lists and settings (PCR 14: MokList, MokListX, MokListTrusted),
+    all of them and in order. Where it is absent, PCR 14 must hold none: the machine boots without shim.
 
     `lockdown: cmdline`: the required arguments lock the kernel down. `lockdown: kernel`: the listed kernels lock
     themselves down under Secure Boot, as distributions' signed kernels do; whoever writes that vouches for it.
@@ -249,6 +254,7 @@ class BootSet(_Strict):
     id: Name
     images: Annotated[tuple[Image, ...], Field(min_length=1, max_length=16)]
     files: BankDigests | None = None
+    mok: BankSequence | None = None
     cmdline: CommandLineRule
     lockdown: Literal["cmdline", "kernel"]
 
@@ -291,4 +297,5 @@ class Baseline(_Strict):
         found += [("firmware.versionDigest", (f.version_digest,)) for f in self.firmware.allow if f.version_digest]
         found += [("cmdline.digests", boot_set.cmdline.digests or ()) for boot_set in self.boot_sets]
         found += [("files", boot_set.files or ()) for boot_set in self.boot_sets]
+        found += [("mok", boot_set.mok or ()) for boot_set in self.boot_sets]
         return found

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from policies.kernel_arguments import split_command_line
-from policies.lint import LOCKDOWN, MAX_VALIDITY_SECONDS
+from policies.lint import FILES_PCR, LOCKDOWN, MAX_VALIDITY_SECONDS, SHIM_PCR, STUB_PCRS
+from policies.loader import PLACEHOLDER as FILL
 from verifier.appraisal.boot_facts import BootFacts, CommandLine, Origin
 from verifier.appraisal.verify import FIRMWARE_PCRS, VerifiedBundle
 from verifier.wire.challenge import DEFAULT_PCRS
@@ -20,7 +21,6 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
 from verifier.wire.messages import format_time
 
-FILL = "FILL"
 _DRAFT_VALIDITY_SECONDS = MAX_VALIDITY_SECONDS // 2
 
 
@@ -109,9 +109,13 @@ def _require_usable(one: Observed, bank: str) -> None:
 
 
 def _required_pcrs(observed: tuple[Observed, ...]) -> str:
-    wanted = set(DEFAULT_PCRS)
+    wanted = {*DEFAULT_PCRS, FILES_PCR, SHIM_PCR}
     for one in observed:
         wanted |= {line.origin.pcr for line in one.facts.command_lines}
+        if len({image.digest for image in one.facts.images}) == 1 or any(
+            line.text is None or line.origin.coverage != "covered" for line in one.facts.command_lines
+        ):
+            wanted |= STUB_PCRS
     for one in observed:
         wanted &= one.verified.replayed
     return json.dumps(sorted(wanted))
@@ -157,8 +161,14 @@ def _boot_sets(observed: tuple[Observed, ...]) -> list[str]:
             for file in facts.files
             if file.origin.pcr in one.verified.replayed
         )
+        mok = [_Fact(m.digest, f"{m.claimed_name or 'no name'}, {_where(one, m.origin)}") for m in facts.mok]
         command_line = _command_line(one)
-        key = (tuple(i.digest for i in chain), tuple(sorted(f.value for f in files)), tuple(command_line))
+        key = (
+            tuple(i.digest for i in chain),
+            tuple(sorted(f.value for f in files)),
+            tuple(m.value for m in mok),
+            tuple(command_line),
+        )
         if key in sets:
             continue
         lines = [f"  - id: boot-{len(sets) + 1}", "    images:"]
@@ -168,6 +178,8 @@ def _boot_sets(observed: tuple[Observed, ...]) -> list[str]:
             lines.append(f"      - {{role: {role}, authenticode: [{_text(image.digest)}]}} # {origin}")
         if files:
             lines += ["    files:", *_list(files, 6)]
+        if mok:
+            lines += ["    mok: # what shim measures of itself, in order", *_list(mok, 6)]
         lines += ["    cmdline:", *command_line]
         lines.append(f"    lockdown: {FILL} # cmdline (an argument above locks down) or kernel (these kernels do)")
         sets[key] = lines

@@ -10,13 +10,14 @@ import pytest
 
 from policies.compiler import CompiledBaseline
 from tests.forge import baselines
-from tests.forge.evidence import NOW, VERIFIER_ID, ForgedEvidence, accepted, forged_node, measured
+from tests.forge.evidence import NOW, VERIFIER_ID, ForgedEvidence, accepted, challenge_for, forged_node, measured
 from verifier.appraisal.appraise import DEFAULT_MAX_AGE_SECONDS, Appraisal, appraise, rejected
 from verifier.appraisal.authenticate import authenticate
 from verifier.appraisal.boot_facts import BootImage, CommandLine, MeasuredBoot, Origin
 from verifier.appraisal.context import EkEndorsement, LastSeen
 from verifier.appraisal.verify import VerifiedBundle, verify
 from verifier.evidence.parse import parse_bundle
+from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 from verifier.wire.result import (
@@ -163,8 +164,22 @@ REFUSALS: dict[str, tuple[Change, list[ReasonCode]]] = {
     ),
     "another initrd": (
         lambda d: _boot_set(d).update(files=[baselines.KERNEL_FILE, baselines.GRUB_CONFIG]),
-        [ReasonCode.INITRD_NOT_ALLOWED],
+        [ReasonCode.BOOT_FILE_NOT_ALLOWED],
     ),
+    "another list of shim's": (
+        lambda d: _boot_set(d)["mok"].__setitem__(0, "ab" * 32),
+        [ReasonCode.MOK_NOT_ALLOWED],
+    ),
+    "a list of shim's more than listed": (lambda d: _boot_set(d)["mok"].pop(), [ReasonCode.MOK_NOT_ALLOWED]),
+    "a list of shim's less than listed": (
+        lambda d: _boot_set(d)["mok"].append(baselines.MOK_LIST_TRUSTED),
+        [ReasonCode.MOK_NOT_ALLOWED],
+    ),
+    "shim's lists in another order": (
+        lambda d: _boot_set(d)["mok"].insert(0, _boot_set(d)["mok"].pop(1)),
+        [ReasonCode.MOK_NOT_ALLOWED] * 2,
+    ),
+    "shim where none is listed": (lambda d: _boot_set(d).pop("mok"), [ReasonCode.MOK_NOT_ALLOWED] * 3),
     "an argument that is not allowed": (
         lambda d: _boot_set(d)["cmdline"].update(allow=["console=ttyS0", "loglevel=4", "rootfstype=ramfs", "panic=1"]),
         [ReasonCode.CMDLINE_ARGUMENT_NOT_ALLOWED],
@@ -194,15 +209,15 @@ OTHER_BOOTS: dict[str, set[ReasonCode]] = {
     "sb-on-cmdline": {
         ReasonCode.CMDLINE_ARGUMENT_FORBIDDEN,
         ReasonCode.CMDLINE_ARGUMENT_NOT_ALLOWED,
-        ReasonCode.INITRD_NOT_ALLOWED,
+        ReasonCode.BOOT_FILE_NOT_ALLOWED,
     },
-    "sb-on-initrd-tampered": {ReasonCode.INITRD_NOT_ALLOWED},
-    "sb-on-kernel-backports": {ReasonCode.BOOT_IMAGE_NOT_ALLOWED, ReasonCode.INITRD_NOT_ALLOWED},
+    "sb-on-initrd-tampered": {ReasonCode.BOOT_FILE_NOT_ALLOWED},
+    "sb-on-kernel-backports": {ReasonCode.BOOT_IMAGE_NOT_ALLOWED, ReasonCode.BOOT_FILE_NOT_ALLOWED},
     "sb-off": {
         ReasonCode.SECURE_BOOT_OFF,
         ReasonCode.SECURE_BOOT_AUTHORITY_UNTRUSTED,
         ReasonCode.FIRMWARE_NOT_ALLOWED,
-        ReasonCode.INITRD_NOT_ALLOWED,
+        ReasonCode.BOOT_FILE_NOT_ALLOWED,
         ReasonCode.CMDLINE_ARGUMENT_NOT_ALLOWED,
     },
 }
@@ -247,7 +262,7 @@ def test_setup_mode_is_refused_even_with_secure_boot_on() -> None:
     [
         ("images", ReasonCode.BOOT_IMAGE_MISSING),
         ("command_lines", ReasonCode.CMDLINE_UNKNOWN),
-        ("files", ReasonCode.INITRD_NOT_ALLOWED),
+        ("files", ReasonCode.BOOT_FILE_NOT_ALLOWED),
     ],
 )
 def test_facts_that_the_log_does_not_show_fail(field: str, code: ReasonCode) -> None:
@@ -296,15 +311,33 @@ def test_facts_of_a_pcr_that_does_not_replay_are_not_used() -> None:
     assert ReasonCode.PCR_REPLAY_MISMATCH in _codes(required)
     lenient = lambda d: d["evidence"].update(requirePcrReplay=[0, 1, 2, 3, 4, 5, 6, 7])  # noqa: E731 - one change
     unused = _appraise(changed, lenient)
-    assert set(_codes(unused)) == {ReasonCode.CMDLINE_UNKNOWN, ReasonCode.INITRD_NOT_ALLOWED}
+    assert set(_codes(unused)) == {
+        ReasonCode.CMDLINE_UNKNOWN,
+        ReasonCode.BOOT_FILE_NOT_ALLOWED,
+        ReasonCode.MOK_NOT_ALLOWED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("pcr", "code"),
+    [
+        (8, ReasonCode.CMDLINE_UNKNOWN),
+        (9, ReasonCode.BOOT_FILE_NOT_ALLOWED),
+        (14, ReasonCode.MOK_NOT_ALLOWED),
+    ],
+)
+def test_a_fact_of_a_pcr_that_the_baseline_does_not_require_is_not_used(pcr: int, code: ReasonCode) -> None:
+    """A log could leave events of it out, and nothing else would show them."""
+    without = lambda d: d["evidence"]["requirePcrReplay"].remove(pcr)  # noqa: E731 - one change
+    assert set(_codes(_appraise(accepted(), without))) == {code}
 
 
 def test_a_higher_pcr_that_the_baseline_does_not_need_may_hold_later_measurements() -> None:
-    evidence = accepted()
-    changed = replace(evidence, pcrs={**evidence.pcrs, 14: b"\x55" * 32})
-    without_14 = lambda d: d["evidence"]["requirePcrReplay"].remove(14)  # noqa: E731 - one change
-    assert _codes(_appraise(changed)) == [ReasonCode.PCR_REPLAY_MISMATCH]
-    assert _appraise(changed, without_14).verdict is Verdict.AFFIRMING
+    evidence = accepted(challenge=challenge_for(forged_node(), pcrs=(*DEFAULT_PCRS, 15)))
+    changed = replace(evidence, pcrs={**evidence.pcrs, 15: b"\x55" * 32})
+    with_15 = lambda d: d["evidence"]["requirePcrReplay"].append(15)  # noqa: E731 - one change
+    assert _codes(_appraise(changed, with_15)) == [ReasonCode.PCR_WITHOUT_EVENTS]
+    assert _appraise(changed).verdict is Verdict.AFFIRMING
 
 
 def _line(text: str | None, source: Any = "grub", coverage: Any = "covered", digest: str = "ef" * 32) -> CommandLine:

@@ -30,7 +30,7 @@ OTHER_BOOT: dict[str, ReasonCode] = {
     "sb-off": ReasonCode.SECURE_BOOT_OFF,
     "sb-on-cmdline": ReasonCode.CMDLINE_ARGUMENT_FORBIDDEN,
     "sb-on-efistub": ReasonCode.CMDLINE_ARGUMENT_NOT_ALLOWED,
-    "sb-on-initrd-tampered": ReasonCode.INITRD_NOT_ALLOWED,
+    "sb-on-initrd-tampered": ReasonCode.BOOT_FILE_NOT_ALLOWED,
     "sb-on-kernel-backports": ReasonCode.BOOT_IMAGE_NOT_ALLOWED,
     "uki-first-boot": ReasonCode.SECURE_BOOT_AUTHORITY_UNTRUSTED,
     "uki-sb-off": ReasonCode.SECURE_BOOT_OFF,

@@ -196,7 +196,19 @@ def test_a_measurement_of_pcr_0_after_its_separator_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pcr", "kind"), [(4, IPL), (4, 0x0C), (4, BLOB), (7, IPL), (7, 0x99), (8, ACTION), (9, 0x0C), (9, EFI_ACTION)]
+    ("pcr", "kind"),
+    [
+        (4, IPL),
+        (4, 0x0C),
+        (4, BLOB),
+        (7, IPL),
+        (7, 0x99),
+        (8, ACTION),
+        (9, 0x0C),
+        (9, EFI_ACTION),
+        (11, ACTION),
+        (12, EFI_ACTION),
+    ],
 )
 def test_a_type_that_does_not_belong_into_a_pcr_of_facts_is_a_failure(pcr: int, kind: int) -> None:
     assert ReasonCode.EVENT_NOT_ALLOWED in _codes(log_of([*DRAFTS, event(pcr, kind, b"anything")]))
@@ -207,6 +219,48 @@ def test_an_image_relabelled_as_an_action_is_a_failure() -> None:
     for kind in (ACTION, EFI_ACTION):
         forged = replace(DRAFTS[index], type=kind, content=b"Calling EFI Application from Boot Option")
         assert ReasonCode.EVENT_DIGEST_MISMATCH in _codes(changed(DRAFTS, index, forged))
+
+
+@pytest.mark.parametrize("kind", [ACTION, EFI_ACTION, 0x12])
+@pytest.mark.parametrize("content", [b"MZ" + b"what Authenticode hashes" * 999, b"", b"Calling INT 19h\0", b"Hello"])
+def test_a_covered_text_between_images_that_is_not_a_known_one_is_a_failure(kind: int, content: bytes) -> None:
+    """An image's digest covers a file: called an action with that file as content, the image would be gone."""
+    index = position_of(DRAFTS, 4, APPLICATION)
+    assert _codes(inserted(DRAFTS, index, event(4, kind, content))) == {ReasonCode.EVENT_NOT_ALLOWED}
+
+
+@pytest.mark.parametrize("kind", [ACTION, EFI_ACTION, 0x12])
+def test_the_known_texts_between_images_are_no_failure(kind: int) -> None:
+    for content in (b"Calling INT 19h", b"Returned INT 19h", b"Return via INT 18h", b"BOOT ATTEMPTS OMITTED"):
+        assert _codes(log_of([*DRAFTS, event(4, kind, content)])) == set()
+
+
+@pytest.mark.parametrize(
+    ("pcr", "limit", "kind", "prefix"),
+    [
+        (0, 512, BLOB, b""),
+        (4, 512, APPLICATION, b""),
+        (8, 2048, IPL, b"grub_cmd: "),
+        (9, 512, IPL, b""),
+        (12, 64, IPL, b""),
+        (14, 64, IPL, b""),
+    ],
+)
+def test_more_events_in_one_pcr_than_any_boot_measures_are_a_failure(
+    pcr: int, limit: int, kind: int, prefix: bytes
+) -> None:
+    texts = [b"%d" % number for number in range(limit + 2)]
+    drafts = [event(pcr, kind, prefix + text, text) for text in texts]
+    excess = {
+        count: [f for f in measure_boot(log_of(drafts[:count]), "sha256").failures if f.event_index == limit + 1]
+        for count in (limit, limit + 1, limit + 2)
+    }
+    codes = {count: [failure.code for failure in failures] for count, failures in excess.items()}
+    assert codes == {limit: [], limit + 1: [ReasonCode.EVENT_NOT_ALLOWED], limit + 2: [ReasonCode.EVENT_NOT_ALLOWED]}
+    value = bytes(32)
+    for text in texts:
+        value = hashlib.sha256(value + hashlib.sha256(text).digest()).digest()
+    assert measure_boot(log_of(drafts), "sha256").pcrs[pcr] == value
 
 
 def test_a_log_that_is_wrong_throughout_keeps_a_bounded_number_of_failures() -> None:

@@ -95,6 +95,7 @@ def _unvouched(facts: BootFacts) -> BootFacts:
         ),
         images=tuple(replace(image, claimed_path=None, role="image") for image in facts.images),
         files=tuple(replace(file, claimed_name=None, claimed_role="other") for file in facts.files),
+        mok=tuple(replace(measurement, claimed_name=None) for measurement in facts.mok),
     )
 
 

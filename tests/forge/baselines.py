@@ -23,6 +23,9 @@ KERNEL = "61e79ca0acd7e9f18984bea7b44650801ed54fd95a8786c16c583b86acf9d538"
 INITRD = "9d9ff55dd14563a6a2867ee883c669ad8353b85848facf14d01479598ba700c2"
 KERNEL_FILE = "85667e6c72245133bd7e3e80bac7d16b26fda15c0a3c68faa4b713850ea526cd"
 GRUB_CONFIG = "468efc188c533899458939560ce2a9fc9629432b70e7eeb4449e9b4ca4122e8d"
+MOK_LIST = "342c88bb9fde2c45eeaa17321262b089181e7e841ef5a4a5e8ed240920026f97"
+MOK_LIST_X = "45e89b4a5f8283cd8ae7c66bda8346697120c84880537aadb49a665c7d7eec0f"
+MOK_LIST_TRUSTED = "4bf5122f344554c53bde2ebb8cd2b7e3d1600ad631c385a5d7cce23c7785459a"
 MICROSOFT_CA = "48e99b991f57fc52f76149599bff0a58c47154229b9f8d603ac40d3500248507"
 DEBIAN_CA = "079646974bce09b1f04da67bd722d1fb0947ae4c4010bccdbba52d5b23cbf1a2"
 
@@ -54,6 +57,7 @@ _GOOD: dict[str, Any] = {
                 {"role": "kernel", "authenticode": [KERNEL]},
             ],
             "files": [INITRD, KERNEL_FILE, GRUB_CONFIG],
+            "mok": [MOK_LIST, MOK_LIST_X, MOK_LIST_TRUSTED],
             "cmdline": {
                 "require": ["ima_policy=tcb"],
                 "allow": ["console=ttyS0", "loglevel=4", "rootfstype=ramfs", "panic=1", "ima_template=ima-ng"],

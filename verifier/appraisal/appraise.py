@@ -11,10 +11,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from weakref import ref
 
 from policies.compiler import CompiledBaseline, manufacturer_text
 from verifier.appraisal.authenticate import AuthenticBundle
-from verifier.appraisal.boot_checks import judge_boot
+from verifier.appraisal.boot_checks import MAX_FAILURES, judge_boot
 from verifier.appraisal.boot_facts import MeasuredBoot
 from verifier.appraisal.context import EkEndorsement, LastSeen
 from verifier.appraisal.vectors import submodules_of
@@ -24,8 +25,6 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 from verifier.wire.result import BaselineRef, Submodule, Verdict, worst
 
-MAX_FAILURES = 64
-"""A hostile log may hold thousands of images that fail; a result carries the first."""
 DEFAULT_MAX_AGE_SECONDS = 300
 """How long a verdict lasts that no baseline made; a baseline sets its own, at most ten minutes."""
 
@@ -101,7 +100,9 @@ def _judge(verified: VerifiedBundle, baseline: CompiledBaseline, now: int) -> tu
         failures.append(Failure(ReasonCode.BASELINE_EXPIRED, "baseline.expires", str(now), str(baseline.expires)))
     failures += _coverage(verified, baseline)
     failures += _tpm(verified.authentic.node.endorsement, baseline)
-    return (*failures, *_boot_failures(verified.boot, verified.replayed, baseline))[:MAX_FAILURES]
+    # A fact counts only if the baseline requires its PCR: what is not required, the log may leave out unnoticed.
+    usable = verified.replayed & baseline.required_pcrs
+    return (*failures, *_boot_failures(verified.boot, usable, baseline))[:MAX_FAILURES]
 
 
 def _coverage(verified: VerifiedBundle, baseline: CompiledBaseline) -> list[Failure]:
@@ -126,28 +127,34 @@ def _tpm(endorsement: EkEndorsement, baseline: CompiledBaseline) -> list[Failure
     return [Failure(ReasonCode.TPM_MANUFACTURER_NOT_ALLOWED, "tpm.manufacturer", named, wanted)]
 
 
+_JudgementKey = tuple[int, int, frozenset[int]]
+_Judgement = tuple["ref[MeasuredBoot]", "ref[CompiledBaseline]", tuple[Failure, ...]]
+
+
 class _BootJudgements:
     """Results of `judge_boot`, which is pure, for the very objects that it was asked about.
 
     A node's boot does not change between reboots, so the steady state judges the same facts by the same baseline again
-    and again. Keyed by identity and holding what it is keyed by, so an entry cannot outlive or outlie its objects.
+    and again. Keyed by identity, and an entry goes with its objects: it keeps no boot that nothing else keeps.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._known: dict[
-            tuple[int, int, frozenset[int]], tuple[MeasuredBoot, CompiledBaseline, tuple[Failure, ...]]
-        ] = {}
+        self._known: dict[_JudgementKey, _Judgement] = {}
 
-    def __call__(self, boot: MeasuredBoot, replayed: frozenset[int], baseline: CompiledBaseline) -> tuple[Failure, ...]:
-        key = (id(boot), id(baseline), replayed)
+    def __call__(self, boot: MeasuredBoot, usable: frozenset[int], baseline: CompiledBaseline) -> tuple[Failure, ...]:
+        key = (id(boot), id(baseline), usable)
         known = self._known.get(key)
-        if known is not None:
+        if known is not None and known[0]() is boot and known[1]() is baseline:
             return known[2]
-        failures = judge_boot(boot.facts, replayed, baseline)
+        failures = judge_boot(boot.facts, usable, baseline)
         if len(self._known) >= self._limit:
             self._known.clear()
-        self._known[key] = (boot, baseline, failures)
+
+        def forget(_: object) -> None:
+            self._known.pop(key, None)
+
+        self._known[key] = (ref(boot, forget), ref(baseline, forget), failures)
         return failures
 
 

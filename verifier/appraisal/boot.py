@@ -10,6 +10,7 @@ from verifier.appraisal.firmware import firmware_facts
 from verifier.appraisal.loaders import loader_facts
 from verifier.appraisal.replay import MAX_FAILURES, replay
 from verifier.appraisal.secure_boot import secure_boot_facts
+from verifier.appraisal.shim import mok_measurements
 from verifier.evidence.eventlog import EventLog, parse_event_log
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
@@ -36,7 +37,7 @@ def measure_parsed(log: EventLog, log_sha256: bytes, size: int, bank: str) -> Me
     replayed = replay(log, bank, hash_of)
     secure_boot, secure_boot_failures = secure_boot_facts(replayed.events)
     firmware, firmware_failures = firmware_facts(replayed.events)
-    loaders = loader_facts(replayed.events, hash_of)
+    loaders, loader_failures = loader_facts(replayed.events, hash_of)
     facts = BootFacts(
         secure_boot,
         firmware,
@@ -45,12 +46,13 @@ def measure_parsed(log: EventLog, log_sha256: bytes, size: int, bank: str) -> Me
         loaders.files,
         loaders.stub_sections,
         loaders.commands,
+        mok_measurements(replayed.events),
     )
-    failures = (*replayed.failures, *secure_boot_failures, *firmware_failures)[:MAX_FAILURES]
+    failures = (*replayed.failures, *secure_boot_failures, *firmware_failures, *loader_failures)[:MAX_FAILURES]
     return MeasuredBoot(log_sha256, size, bank, replayed.pcrs, facts, failures)
 
 
 def _no_facts() -> BootFacts:
     secure_boot, _ = secure_boot_facts(())
     firmware, _ = firmware_facts(())
-    return BootFacts(secure_boot, firmware, (), (), (), (), ())
+    return BootFacts(secure_boot, firmware, (), (), (), (), (), ())

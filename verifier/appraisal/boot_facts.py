@@ -48,8 +48,9 @@ class KeyDatabase:
 class Authority:
     """What allowed an image to run: `sha256` is of the certificate (or hash) that EV_EFI_VARIABLE_AUTHORITY names.
 
-    `variable` is the database that held it (`db`, `Shim`, `MokList`, ...); it is covered like the value. For variables
-    that hold no certificate (`SbatLevel`, `MokListTrusted`) `kind` is `setting` and `sha256` is of the value.
+    `variable` is the database that held it (`db`, `Shim`, `MokList`, ...); it is covered like the value. `sha256` is of
+    the certificate, of the value where it is none, or the image hash that `db` lists. `kind` is `setting` for shim's
+    own settings alone (`SbatLevel`, `MokListTrusted`, `MokSBState`), which allow no image.
     """
 
     variable: str
@@ -75,6 +76,8 @@ class SecureBootFacts:
     """shim's minimum generations (text of SbatLevel), covered; None where shim did not measure it."""
     dma_protection_disabled: bool
     """The firmware measured that it turned DMA protection off."""
+    shim_validation_off: Origin | None
+    """Where shim measured that it starts images without checking them (MokSBState other than 0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +171,23 @@ class StubSection:
 
 @dataclass(frozen=True, slots=True)
 class LoaderCommand:
-    """A GRUB command: text that PCR 8 covers, and the index of its event."""
+    """A GRUB command: text that PCR 8 covers, and the index of its event.
+
+    A `menuentry` or `function` is one command with its body as text: a definition, which runs nothing. What runs of it
+    is measured as commands of its own.
+    """
 
     text: str
     event_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class MokMeasurement:
+    """What shim measured in PCR 14: MokList, MokListX and its settings, by digest. The name is a hint."""
+
+    digest: str
+    claimed_name: str | None
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +204,10 @@ class BootFacts:
     files: tuple[BootFile, ...]
     stub_sections: tuple[StubSection, ...]
     loader_commands: tuple[LoaderCommand, ...]
+    mok: tuple[MokMeasurement, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class MeasuredBoot:
     """A boot log, replayed in one bank, with its facts. A pure function of (log, bank), so it may be cached by those.
 

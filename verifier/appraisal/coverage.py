@@ -8,6 +8,7 @@ behind a prefix of its own; image loads, firmware blobs and files never show wha
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -45,7 +46,8 @@ _GRUB_FORMS: tuple[tuple[bytes, Literal["command", "command-line"], bool], ...] 
 """Prefix, meaning, and whether the digest covers the NUL. The prefix itself is never covered."""
 
 
-_PATH_STARTS = frozenset({b"/", b"("})
+_COMMAND = re.compile(rb"[A-Za-z0-9_.\[=-]+(?= |\Z)|[A-Za-z0-9_]+=[!-~]*\Z")
+"""A GRUB command's name, or an assignment. A command line begins with a path: quoted, or with a slash or a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,11 @@ def _judge_loader_text(event: BootEvent, digest: bytes, hash_of: Hash) -> Judged
             stripped = text.rstrip(b"\0")
             if hash_of(text if with_nul else stripped) != digest:
                 return JudgedEvent(event, digest, "none", None, consistent=False)
-            # Attack: the prefix is not covered, so a command line could be called a command. A command line begins
-            # with the path of its kernel, and no GRUB command begins so.
-            is_line = stripped[:1] in _PATH_STARTS
-            return JudgedEvent(event, digest, "command-line" if is_line else part, stripped, consistent=True)
+            # Attack: the prefix is not covered, so a command line could be called a command. What does not begin as a
+            # command is a command line. One with a bare word for a path (net boot) does begin so: its text is also
+            # that of the `linux` command, which loaders.py reads.
+            is_command = part == "command" and _COMMAND.match(stripped) is not None
+            return JudgedEvent(event, digest, "command" if is_command else "command-line", stripped, consistent=True)
     # systemd-boot before version 252: UTF-16 options in PCR 8, measured with a wide NUL of which the log has one byte.
     for measured in (content, content + b"\0"):
         if hash_of(measured) == digest:

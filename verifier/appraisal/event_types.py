@@ -86,8 +86,24 @@ ALLOWED: Mapping[int, frozenset[int]] = {
     ),
     8: frozenset({EventType.SEPARATOR, EventType.IPL}),
     9: frozenset({EventType.SEPARATOR, EventType.IPL, EventType.EVENT_TAG}),
+    11: frozenset({EventType.SEPARATOR, EventType.IPL, EventType.EVENT_TAG, EventType.COMPACT_HASH}),
+    12: frozenset({EventType.SEPARATOR, EventType.IPL, EventType.EVENT_TAG}),
 }
-"""The closed table, by PCR. PCR 0 and 2 need none: whatever they hold is a firmware blob by digest (firmware.py)."""
+"""The closed table, by PCR. PCR 0, 2 and 14 need none: whatever they hold is a firmware blob or a list of shim's, by
+digest (firmware.py, shim.py). COMPACT_HASH and tags are those of Windows."""
+
+BETWEEN_IMAGES: frozenset[bytes] = frozenset(
+    {
+        b"Calling EFI Application from Boot Option",
+        b"Returning from EFI Application from Boot Option",
+        b"Calling INT 19h",
+        b"Returned INT 19h",
+        b"Return via INT 18h",
+        b"BOOT ATTEMPTS OMITTED",
+    }
+)
+"""All that PCR 4 may hold beside images and separator. Attack: an image's digest covers the bytes that Authenticode
+hashes, so an image relabelled as an action with those bytes as content is covered, too."""
 
 MUST_COVER = frozenset(
     {

@@ -13,6 +13,7 @@ from verifier.appraisal.boot_facts import (
     BootFile,
     BootImage,
     CommandLine,
+    CommandLineSource,
     FileRole,
     ImageRole,
     LoaderCommand,
@@ -22,11 +23,16 @@ from verifier.appraisal.boot_facts import (
 from verifier.appraisal.coverage import Hash, JudgedEvent
 from verifier.appraisal.event_types import IMAGE_TYPES, EventType
 from verifier.evidence.uefi import image_path, load_option_arguments
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure
 
 _TAG_INITRD = bytes.fromhex("ec223b8f")
 _TAG_LOAD_OPTIONS = bytes.fromhex("ed223b8f")
 _IPL = EventType.IPL.value
+_LINUX = ("linux ", "linuxefi ", "linux16 ")
 _CHAINLOADER = "chainloader "
+MAX_COMMAND_LINES = 32
+"""Kept of one log; a real boot measures at most four, and whoever is root can append more."""
 _MAX_LOAD_OPTION_CANDIDATES = 64
 """Texts tried against a LoadOptions digest; a real boot has a handful."""
 _STUB_SECTIONS = frozenset(
@@ -45,8 +51,11 @@ class LoaderFacts:
     commands: tuple[LoaderCommand, ...]
 
 
-def loader_facts(events: Sequence[JudgedEvent], hash_of: Hash) -> LoaderFacts:
-    """The loaders' facts; never raises, since whatever is not understood stays a digest."""
+def loader_facts(events: Sequence[JudgedEvent], hash_of: Hash) -> tuple[LoaderFacts, tuple[Failure, ...]]:
+    """The loaders' facts; never raises, since whatever is not understood stays a digest.
+
+    More than `MAX_COMMAND_LINES` are `event-not-allowed`: the rest is left out.
+    """
     commands: list[LoaderCommand] = []
     lines: list[CommandLine] = []
     files: list[BootFile] = []
@@ -60,18 +69,30 @@ def loader_facts(events: Sequence[JudgedEvent], hash_of: Hash) -> LoaderFacts:
                 if judged.event.content[:4] == _TAG_LOAD_OPTIONS:
                     options.append(judged)
                 files.append(_boot_file(judged))
-            case 12 if judged.event.type == EventType.IPL and judged.covered is not None:
-                lines.append(_utf16_line(judged, judged.covered, "systemd-stub"))
+            case 12 if judged.event.type != EventType.SEPARATOR:
+                lines.append(_utf16_line(judged, "systemd-stub"))
+            case _:
+                pass
+    lines = _without_repetitions(lines)
     lines += _load_options(options, events, lines, hash_of)
     lines += [CommandLine(None, s.digest, "systemd-stub", s.origin) for s in sections if s.name == ".cmdline"]
     lines.sort(key=lambda line: line.origin.event_index)
-    return LoaderFacts(
-        _images(events, unified=any(s.name == ".linux" for s in sections)),
-        tuple(lines),
-        tuple(files),
-        sections,
-        tuple(commands),
-    )
+    images = _images(events, unified=any(s.name == ".linux" for s in sections))
+    kept = tuple(lines[:MAX_COMMAND_LINES])
+    return LoaderFacts(images, kept, tuple(files), sections, tuple(commands)), _too_many(lines[MAX_COMMAND_LINES:])
+
+
+def _without_repetitions(lines: Sequence[CommandLine]) -> list[CommandLine]:
+    """GRUB measures a command line as text of the `linux` command and once more by itself: one fact."""
+    return list({(line.text or line.digest, line.source): line for line in reversed(lines)}.values())[::-1]
+
+
+def _too_many(beyond: Sequence[CommandLine]) -> tuple[Failure, ...]:
+    if not beyond:
+        return ()
+    where, limit = beyond[0].origin, f"at most {MAX_COMMAND_LINES} command lines"
+    seen = f"{len(beyond)} more"
+    return (Failure(ReasonCode.EVENT_NOT_ALLOWED, "boot.cmdline", seen, limit, where.pcr, where.event_index),)
 
 
 def _images(events: Sequence[JudgedEvent], *, unified: bool) -> tuple[BootImage, ...]:
@@ -95,20 +116,24 @@ def _take_text(judged: JudgedEvent, commands: list[LoaderCommand], lines: list[C
     if judged.covered is None or judged.event.type != _IPL:
         return
     if judged.part == "content":
-        lines.append(_utf16_line(judged, judged.covered, "systemd-boot"))
+        lines.append(_utf16_line(judged, "systemd-boot"))
         return
     text = judged.covered.decode("utf-8", "backslashreplace")
     arguments: str | None = text
     if judged.part == "command":
         commands.append(LoaderCommand(text, judged.event.index))
-        # A chain-loaded image's LoadOptions. Attack: their event in PCR 9 can be relabelled, this text cannot.
-        arguments = _chainloader_arguments(text)
+        # Attack: what follows of it (the command line's own event in PCR 8, a chain-loaded image's LoadOptions in PCR
+        # 9) can be relabelled, this text cannot.
+        arguments = _arguments_of(text)
     if arguments is not None:
         lines.append(CommandLine(arguments, judged.digest.hex(), "grub", Origin(8, judged.event.index, "covered")))
 
 
-def _chainloader_arguments(command: str) -> str | None:
-    """Path and arguments of a `chainloader` command that has arguments; None of any other command."""
+def _arguments_of(command: str) -> str | None:
+    """Path and arguments of a command that starts Linux, or of a `chainloader` that has arguments; else None."""
+    for linux in _LINUX:
+        if command.startswith(linux):
+            return command.removeprefix(linux)
     if not command.startswith(_CHAINLOADER):
         return None
     arguments = command.removeprefix(_CHAINLOADER)
@@ -117,12 +142,17 @@ def _chainloader_arguments(command: str) -> str | None:
     return arguments if " " in arguments else None
 
 
-def _utf16_line(judged: JudgedEvent, covered: bytes, source: str) -> CommandLine:
-    text = covered[: len(covered) & ~1].decode("utf-16-le", "backslashreplace").rstrip("\0")
-    origin = Origin(judged.event.pcr, judged.event.index, "covered")
-    return CommandLine(
-        text, judged.digest.hex(), "systemd-stub" if source == "systemd-stub" else "systemd-boot", origin
-    )
+def _utf16_line(judged: JudgedEvent, source: CommandLineSource) -> CommandLine:
+    """Options in UTF-16. Without a text where they are not covered, or end in half a character that is no NUL.
+
+    Attack: type and content of an event can be changed; all that cannot is that something was measured there.
+    """
+    covered = judged.covered
+    text = None
+    if covered is not None and (len(covered) % 2 == 0 or covered.endswith(b"\0")):
+        text = covered[: len(covered) & ~1].decode("utf-16-le", "backslashreplace").rstrip("\0")
+    origin = Origin(judged.event.pcr, judged.event.index, judged.coverage)
+    return CommandLine(text, judged.digest.hex(), source, origin)
 
 
 def _boot_file(judged: JudgedEvent) -> BootFile:

@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from verifier.appraisal.coverage import Hash, JudgedEvent, judge
-from verifier.appraisal.event_types import ALLOWED, EventType, type_name
+from verifier.appraisal.event_types import ALLOWED, BETWEEN_IMAGES, IMAGE_TYPES, EventType, type_name
 from verifier.evidence.eventlog import EV_NO_ACTION, NO_PCR, BootEvent, EventLog, claimed_locality
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 
 MAX_FAILURES = 50
 """Kept of a log that is wrong throughout: a crafted one must not fill answers and audit rows."""
+MAX_EVENTS_PER_PCR: Mapping[int, int] = {8: 2048, 12: 64, 14: 64}
+"""What facts are drawn from: GRUB measures every command (PCR 8), at most 174 in 106 real logs."""
+MAX_EVENTS_OF_ANOTHER_PCR = 512
 _EV_SEPARATOR = EventType.SEPARATOR.value
 _LOCALITIES = frozenset({0, 3, 4})
 _SEPARATOR = b"\0\0\0\0"
@@ -52,8 +55,9 @@ def replay(log: EventLog, bank: str, hash_of: Hash) -> Replay:
 
     Failures: `boot-log-bank-missing` (an event without a digest in this bank), `event-not-allowed` (EV_NO_ACTION with a
     digest, locality that is unknown, repeated or too late, a type outside the closed table, a second, erroneous or
-    missing separator, a firmware measurement after it), `event-type-forged` (a separator's or known action's digest
-    under another type), `event-digest-mismatch` (content that is not what was measured).
+    missing separator, a firmware measurement after it, a text between images that is not a known one, more events in
+    one PCR than `MAX_EVENTS_PER_PCR`), `event-type-forged` (a separator's or known action's digest under another type),
+    `event-digest-mismatch` (content that is not what was measured).
     """
     walk = _Walk(hash_of, log.startup_locality)
     pcrs, judged_events = walk.pcrs, walk.judged
@@ -67,6 +71,8 @@ def replay(log: EventLog, bank: str, hash_of: Hash) -> Replay:
             continue
         pcr = event.pcr
         pcrs[pcr] = hash_of((pcrs[pcr] if pcr in pcrs else walk.first_value(pcr)) + digest)
+        if walk.is_one_too_many(event):
+            continue
         judged = judge(event, digest, hash_of)
         judged_events.append(judged)
         walk.check(judged)
@@ -74,10 +80,17 @@ def replay(log: EventLog, bank: str, hash_of: Hash) -> Replay:
     return Replay(pcrs, tuple(judged_events), tuple(walk.failures), walk.separators)
 
 
+def _is_unknown_text(judged: JudgedEvent) -> bool:
+    kind = judged.event.type
+    is_text = judged.covered is not None and kind != _EV_SEPARATOR and kind not in IMAGE_TYPES
+    return is_text and judged.covered not in BETWEEN_IMAGES
+
+
 class _Walk:
     """State of one pass over the events."""
 
     __slots__ = (
+        "_counts",
         "_locality",
         "_locality_seen",
         "_typed",
@@ -91,6 +104,7 @@ class _Walk:
     def __init__(self, hash_of: Hash, locality: int) -> None:
         self._locality = locality if locality in _LOCALITIES else 0
         self._locality_seen = False
+        self._counts: dict[int, int] = {}
         self._zeros = bytes(len(hash_of(b"")))
         self._typed = {hash_of(content): kind for content, kind in _TYPED_CONTENTS.items()}
         self.pcrs: dict[int, bytes] = {}
@@ -107,6 +121,14 @@ class _Walk:
         if pcr == 0:
             return self._zeros[:-1] + bytes((self._locality,))
         return b"\xff" * len(self._zeros) if 17 <= pcr <= 22 else self._zeros
+
+    def is_one_too_many(self, event: BootEvent) -> bool:
+        """Attack: a log full of small events, of each of which a fact is made, kept and judged."""
+        count = self._counts[event.pcr] = self._counts.get(event.pcr, 0) + 1
+        limit = MAX_EVENTS_PER_PCR.get(event.pcr, MAX_EVENTS_OF_ANOTHER_PCR)
+        if count == limit + 1:
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, f"more than {limit} events", f"at most {limit} in this PCR")
+        return count > limit
 
     def unextended(self, event: BootEvent) -> None:
         """EV_NO_ACTION extends nothing, so nothing in it is vouched for and it must not look as if it were."""
@@ -138,6 +160,9 @@ class _Walk:
         allowed = ALLOWED.get(event.pcr)
         if allowed is not None and event.type not in allowed:
             self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, type_name(event.type), "a type that belongs there")
+        elif event.pcr == 4 and _is_unknown_text(judged):
+            text = f"{type_name(event.type)} {event.content[:60]!r}"
+            self.fail(ReasonCode.EVENT_NOT_ALLOWED, event, text, "an image, or a text that is known there")
         if not judged.consistent:
             self.fail(ReasonCode.EVENT_DIGEST_MISMATCH, event, type_name(event.type), "content that was measured")
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from verifier.appraisal.boot_facts import Authority, KeyDatabase, Origin, SecureBootFacts, SecureBootState
 from verifier.appraisal.coverage import HASHES, JudgedEvent
 from verifier.appraisal.event_types import EventType
+from verifier.appraisal.shim import SBAT_LEVEL, is_setting, turns_validation_off
 from verifier.evidence.uefi import (
     GLOBAL_VARIABLE,
     IMAGE_SECURITY_DATABASE,
@@ -33,10 +35,9 @@ _VARIABLES = {
     "dbx": IMAGE_SECURITY_DATABASE,
 }
 _DATABASES = ("PK", "KEK", "db", "dbx")
-_SHIM_VARIABLES = frozenset({"MokList", "MokListX", "MokListTrusted", "MokSBState", "MokDBState"})
-"""Old shim measures these as driver configuration, after the separator."""
+_BEFORE_SEPARATOR_ONLY = frozenset({"SecureBoot", "PK", "KEK", "dbr", "dbt"})
+"""What names no authority: these say how the firmware was configured, and count only before the separator."""
 _DMA_ACTION = b"DMA Protection Disabled"
-_SBAT = "SbatLevel"
 _OLD_SHIM_ZEROS = 5
 _HASH_ENTRY_BYTES = 48
 """EFI_SIGNATURE_DATA with a SHA-256 image hash: an image that db lists itself."""
@@ -51,6 +52,7 @@ class _Seen:
     sbat_level: str | None
     dma_protection_disabled: bool
     separated: bool
+    shim_validation_off: Origin | None
 
 
 def secure_boot_facts(events: Sequence[JudgedEvent]) -> tuple[SecureBootFacts, tuple[Failure, ...]]:
@@ -58,7 +60,7 @@ def secure_boot_facts(events: Sequence[JudgedEvent]) -> tuple[SecureBootFacts, t
 
     Only covered content is read. The state is `on` only if nothing here contradicts it.
     """
-    seen = _Seen({}, [], None, dma_protection_disabled=False, separated=False)
+    seen = _Seen({}, [], None, dma_protection_disabled=False, separated=False, shim_validation_off=None)
     failures: list[Failure] = []
     for judged in events:
         if judged.event.pcr == PCR and judged.covered is not None:
@@ -79,6 +81,7 @@ def secure_boot_facts(events: Sequence[JudgedEvent]) -> tuple[SecureBootFacts, t
         tuple(seen.authorities),
         seen.sbat_level,
         seen.dma_protection_disabled,
+        seen.shim_validation_off,
     )
     return facts, tuple(failures)
 
@@ -92,9 +95,11 @@ def _take(judged: JudgedEvent, content: bytes, seen: _Seen, failures: list[Failu
                 seen.dma_protection_disabled = True
             else:
                 failures.append(_inconsistent(f"action {content[:60]!r}", "no action that weakens the boot", judged))
-        case EventType.EFI_VARIABLE_DRIVER_CONFIG:
+        case EventType.EFI_VARIABLE_DRIVER_CONFIG if not seen.separated:
             _take_variable(judged, content, seen, failures)
-        case EventType.EFI_VARIABLE_AUTHORITY:
+        case EventType.EFI_VARIABLE_DRIVER_CONFIG | EventType.EFI_VARIABLE_AUTHORITY:
+            # Attack: the type is not covered, so an authority could be called a variable. After the separator both are
+            # authorities, as old shim's lists are, which it measures as driver configuration.
             _take_authority(judged, content, seen, failures)
         case _:
             pass  # A type that may not stand in PCR 7, which replay.py has refused.
@@ -106,11 +111,10 @@ def _take_variable(judged: JudgedEvent, content: bytes, seen: _Seen, failures: l
     except UefiMalformed as error:
         failures.append(_inconsistent(str(error), "UEFI_VARIABLE_DATA", judged))
         return
-    if seen.separated and variable.name not in _SHIM_VARIABLES:
-        failures.append(_inconsistent(f"{variable.name} after the separator", "variables before it", judged))
-        return
     guid = _VARIABLES.get(variable.name)
     if guid is None:
+        if turns_validation_off(variable) or certificate_in(variable.value) is not None:
+            _take_authority(judged, content, seen, failures)
         return
     # Attack: a second SecureBoot, or one of another vendor, for a reader that takes the last or looks at names only.
     if guid != variable.guid or variable.name in seen.values:
@@ -125,7 +129,12 @@ def _take_authority(judged: JudgedEvent, content: bytes, seen: _Seen, failures: 
     except UefiMalformed as error:
         failures.append(_inconsistent(str(error), "UEFI_VARIABLE_DATA", judged))
         return
-    if variable.name == _SBAT:
+    if variable.name in _BEFORE_SEPARATOR_ONLY and seen.separated:
+        failures.append(_inconsistent(f"{variable.name} after the separator", "variables before it", judged))
+        return
+    if turns_validation_off(variable):
+        seen.shim_validation_off = _origin(judged)
+    if variable.name == SBAT_LEVEL:
         seen.sbat_level = variable.value.decode("ascii", "replace")
     seen.authorities.append(_authority(variable, _origin(judged)))
 
@@ -136,7 +145,10 @@ def _authority(variable: UefiVariable, origin: Origin) -> Authority:
         return Authority(variable.name, "certificate", _sha256(certificate), origin)
     if variable.guid == IMAGE_SECURITY_DATABASE and len(variable.value) == _HASH_ENTRY_BYTES:
         return Authority(variable.name, "hash", variable.value[16:].hex(), origin)
-    return Authority(variable.name, "setting", _sha256(variable.value), origin)
+    # Attack: a value that is no certificate as we read them (shim's own list of hashes, an odd length in DER) taken
+    # for something that needs no leave.
+    kind: Literal["setting", "hash"] = "setting" if is_setting(variable) else "hash"
+    return Authority(variable.name, kind, _sha256(variable.value), origin)
 
 
 def _database(name: str, seen: _Seen, failures: list[Failure]) -> KeyDatabase | None:

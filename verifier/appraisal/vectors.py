@@ -52,6 +52,8 @@ _EFFECTS: Mapping[ReasonCode, _Effect] = {
     ReasonCode.SECURE_BOOT_UNKNOWN: _Effect("boot", "configuration", CONTRAINDICATED),
     ReasonCode.SECURE_BOOT_SETUP_MODE: _Effect("boot", "configuration", CONTRAINDICATED),
     ReasonCode.SECURE_BOOT_DBX_OUTDATED: _Effect("boot", "configuration", CONTRAINDICATED),
+    ReasonCode.SECURE_BOOT_SHIM_VALIDATION_OFF: _Effect("boot", "configuration", CONTRAINDICATED),
+    ReasonCode.MOK_NOT_ALLOWED: _Effect("boot", "configuration", CONTRAINDICATED),
     ReasonCode.SECURE_BOOT_LOG_INCONSISTENT: _Effect("boot", "configuration", CONTRAINDICATED),
     ReasonCode.CMDLINE_UNKNOWN: _Effect("boot", "configuration", CONTRAINDICATED),
     ReasonCode.CMDLINE_ARGUMENT_MISSING: _Effect("boot", "configuration", CONTRAINDICATED),
