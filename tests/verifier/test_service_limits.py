@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.forge import baselines
 from tests.forge.evidence import ForgedNode
 from tests.verifier import fleet
 from tests.verifier.evidence import attest_to, refused, with_node
@@ -127,7 +128,7 @@ def test_evidence_for_a_challenge_of_before_a_baseline_with_more_pcrs_condemns_n
     async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
         answer = await attest_to(verifier, fleet.encoded(fleet.evidence(forged, challenge)))
         old = fleet.issued(forged, answer["next_challenge"], fleet.NOW)
-        document = fleet.baselines.document()
+        document = baselines.document()
         document["metadata"]["version"] = "1.1.0"
         document["evidence"]["requirePcrReplay"].append(11)
         fleet.write_baseline(verifier.settings.baselines_dir, document)

@@ -15,8 +15,8 @@ from tests.forge.evidence import ForgedNode
 from tests.verifier import fleet
 from tests.verifier.evidence import attest_to, refused, with_node
 from verifier.appraisal.context import IssuedChallenge
-from verifier.server import Verifier, build_verifier
 from verifier.live_nonces import MAX_TRIES
+from verifier.server import Verifier, build_verifier
 from verifier.store.attestation import MAX_USED_NONCES
 from verifier.store.ports import AuditEntry
 from verifier.wire.codes import ReasonCode

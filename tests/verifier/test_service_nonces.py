@@ -16,8 +16,8 @@ from tests.forge.evidence import ForgedEvidence, ForgedNode
 from tests.verifier import fleet
 from tests.verifier.evidence import attest_to, refused, with_node
 from verifier.appraisal.context import IssuedChallenge
-from verifier.server import Verifier
 from verifier.live_nonces import MAX_TRIES
+from verifier.server import Verifier
 from verifier.store.attestation import MAX_LIVE_CHALLENGES
 from verifier.wire.bundle import ImaLog, Nonce
 from verifier.wire.codes import ReasonCode
