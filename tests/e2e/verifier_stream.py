@@ -9,8 +9,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +32,28 @@ TOKEN = "machine-token-of-the-tests"
 RESULT_SECONDS = 300
 
 
+class _Cut(Exception):
+    """The verifier goes away."""
+
+
+class _Commits(Commits):
+    """Commits of a verifier that can be told to go away, so that its streams end in good order."""
+
+    cut = False
+
+    async def wait(self, seconds: float) -> None:
+        if not self.cut:
+            await super().wait(seconds)
+        if self.cut:
+            raise _Cut
+
+
+async def _until_cut(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    with suppress(_Cut):
+        async for event in events:
+            yield event
+
+
 class VerifierStream:
     """Signed results by node name, newest last, as a verifier's store would page them out."""
 
@@ -44,7 +66,7 @@ class VerifierStream:
         self._results: dict[str, StoredResult] = {}
         self._event = 0
         self._sequence = 0
-        self._commits = Commits()
+        self._commits = _Commits()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -107,13 +129,11 @@ class VerifierStream:
         config = uvicorn.Config(
             app,
             port=self.port,
-            # Its transports complain when a test cuts them; asyncio's own do not.
-            loop="asyncio",
             lifespan="off",
             ssl_certfile=str(self._serving.certificate),
             ssl_keyfile=str(self._serving.key),
             log_config=None,
-            timeout_graceful_shutdown=0,
+            timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -123,10 +143,13 @@ class VerifierStream:
     def stop(self) -> None:
         """Connections break and new ones are refused, until `start`."""
         if self._server is not None and self._thread is not None:
-            self._server.should_exit = self._server.force_exit = True
+            self._commits.cut = True
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._commits.committed)
+            self._server.should_exit = True
             self._thread.join(15)
             self._server = self._loop = None
-            self._commits = Commits()
+            self._commits = _Commits()
 
     async def _stream(self, request: Request) -> Response:
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
@@ -134,7 +157,7 @@ class VerifierStream:
         self._loop = asyncio.get_running_loop()
         after = int(request.headers.get("last-event-id", "0"))
         events = result_events(cast("Store", self), self._commits, after)
-        return StreamingResponse(events, media_type="text/event-stream")
+        return StreamingResponse(_until_cut(events), media_type="text/event-stream")
 
 
 @contextmanager
