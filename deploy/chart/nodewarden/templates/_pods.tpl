@@ -67,12 +67,27 @@ jwks_url: https://nodewarden-verifier.nodewarden-system.svc:8443/.well-known/jwk
 jwks_ca_file: /etc/nodewarden/verifier-ca/ca.pem
 {{- end }}
 
-{{/* Copies a Secret's files to ones that only the pod's user may read: mounted ones belong to root and to the group. */}}
+{{/*
+Keeps files of a Secret as ones that only the pod's user may read: mounted ones belong to root and to the group. Again
+and again, since the Secret's certificate is renewed.
+*/}}
 {{- define "nodewarden.ownFiles" -}}
 - name: own-files
   image: {{ include "nodewarden.image" (dict "root" .root "name" "admission") }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-  command: [/bin/sh, -ec, "install -m 0600 -t {{ .to }} {{ .from }}/*"]
+  restartPolicy: Always
+  command:
+    - /bin/sh
+    - -ec
+    - >-
+      while :; do for f in {{ .from }}/*; do cmp -s "$f" "{{ .to }}/${f##*/}" || install -m 0600 -t {{ .to }} "$f"; done;
+      sleep 60; done
+  startupProbe:
+    exec: {command: [test, -s, {{ .to }}/tls.key]}
+    periodSeconds: 1
+  resources:
+    requests: {cpu: 5m, memory: 8Mi}
+    limits: {memory: 32Mi}
   securityContext:
     {{- include "nodewarden.containerSecurity" . | nindent 4 }}
   volumeMounts:

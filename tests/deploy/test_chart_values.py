@@ -1,0 +1,107 @@
+"""The chart with other values than its own; skips where helm is not built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.rendered import RenderRefusedError, render
+
+
+def rendered(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
+    documents = yaml.safe_load_all(render(*arguments))
+    return {(d["kind"], d["metadata"]["name"]): d for d in documents if d}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "breakGlassGroup=system:masters",
+        "breakGlassGroup=system:authenticated",
+        "breakGlassGroup=",
+        "breakGlassGroup=it's",
+        "image.tag=latest",
+        "image.digests.verifier=sha256:short",
+        "privilegedAllowList[0]=*/*",
+        "privilegedAllowList[0]=gpu-operator",
+        "verifier.admission=anyone",
+        "verifier.intervalSeconds=301",
+        "webhook.replicas=0",
+        "webhook.failurePolicy=Ignore",
+        "trustedNodes.nodeSelector=null",
+        "unknown=1",
+    ],
+)
+def test_values_that_would_weaken_or_mean_nothing_are_refused(value: str) -> None:
+    with pytest.raises(RenderRefusedError):
+        render("--set", value)
+
+
+def test_listed_namespaces_and_accounts_fit_a_real_clusters_drivers() -> None:
+    entries = ["calico-system/calico-node", "gpu-operator/*", "rook-ceph/rook-csi-rbd-plugin-sa"]
+    found = rendered(*(part for n, e in enumerate(entries) for part in ("--set", f"privilegedAllowList[{n}]={e}")))
+    text = found["ConfigMap", "nodewarden-privileged-allow-list"]["data"]["allow"]
+    assert text.splitlines() == ["nodewarden-attester/attester", *entries]
+
+
+def test_excluded_namespaces_add_to_those_that_must_come_up() -> None:
+    found = rendered("--set", "webhook.excludedNamespaces={calico-system}")
+    hooks = found["ValidatingWebhookConfiguration", "nodewarden"]["webhooks"]
+    values = hooks[0]["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert values[-1] == "calico-system"
+    assert {"kube-system", "nodewarden-system"} < set(values)
+
+
+def test_images_by_digest_leave_the_tag_out() -> None:
+    digest = "sha256:" + "a" * 64
+    found = rendered("--set", f"image.digests.attester={digest}")
+    containers = found["DaemonSet", "nodewarden-attester"]["spec"]["template"]["spec"]["containers"]
+    assert containers[0]["image"].endswith(f"/nodewarden-attester@{digest}")
+
+
+def test_a_device_plugin_takes_the_privileges_off_the_attester() -> None:
+    spec = rendered("--set", "attester.tpmResource=example.org/tpm")["DaemonSet", "nodewarden-attester"]["spec"]
+    pod = spec["template"]["spec"]
+    assert not any(v.get("hostPath", {}).get("path") == "/dev/tpmrm0" for v in pod["volumes"])
+    for container in (*pod["containers"], *pod["initContainers"]):
+        assert "privileged" not in container["securityContext"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["example.org/tpm"] == 1
+
+
+def test_cert_manager_may_fill_in_the_bundle_and_the_webhook_then_may_not_touch_secrets() -> None:
+    found = rendered("--set", "certManager.enabled=true")
+    for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
+        annotations = found[kind, "nodewarden"]["metadata"]["annotations"]
+        assert annotations == {"cert-manager.io/inject-ca-from": "nodewarden-system/nodewarden-webhook"}
+    assert ("Certificate", "nodewarden-webhook") in found
+    assert ("Secret", "nodewarden-webhook-tls") not in found
+    assert not any("secrets" in rule["resources"] for rule in found["Role", "nodewarden-webhook"]["rules"])
+    (guard,) = [
+        v["expression"]
+        for v in found["ValidatingAdmissionPolicy", "nodewarden-webhooks"]["spec"]["variables"]
+        if v["name"] == "writesBundle"
+    ]
+    assert "system:serviceaccount:cert-manager:cert-manager-cainjector" in guard
+    settings = yaml.safe_load(found["ConfigMap", "nodewarden-webhook"]["data"]["webhook.yaml"])
+    assert "managed_tls" not in settings
+    assert settings["tls"]["key"] == "/run/nodewarden/tls/tls.key"
+    (copier,) = found["Deployment", "nodewarden-webhook"]["spec"]["template"]["spec"]["initContainers"]
+    # It goes on, since a renewed certificate has to be copied as well.
+    assert copier["restartPolicy"] == "Always"
+    assert "/run/nodewarden/tls/tls.key" in copier["startupProbe"]["exec"]["command"]
+
+
+def test_without_a_broker_nothing_of_it_is_left() -> None:
+    found = rendered("--set", "broker.enabled=false")
+    assert not [name for _, name in found if name == "nodewarden-broker"]
+    settings = yaml.safe_load(found["ConfigMap", "nodewarden-attester"]["data"]["attester.yaml"])
+    assert "broker_url" not in settings
+
+
+def test_without_the_attester_only_its_namespace_remains() -> None:
+    found = rendered("--set", "attester.enabled=false")
+    left = [kind for kind, name in found if name in {"attester", "nodewarden-attester"}]
+    assert left == ["Namespace"]
