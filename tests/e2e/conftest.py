@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,16 +14,25 @@ import pytest
 from nodewarden_demo.software_tpm import LocalCa, SoftwareTpm
 from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane, Options, control_plane
-from tests.e2e.install import install
-from tests.e2e.machines import VerifierService, verifier_service
+from tests.e2e.governed import Fleet, Governed, attested_fleet, governed_namespace
+from tests.e2e.machines import VerifierService
 from tests.e2e.real_node import RealNode, missing_ability, real_node
+from tests.e2e.system import System, running_system
 
 
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
-    """A private folder with a short path: sockets' paths have at most 107 bytes."""
+    """A private folder with a short path: sockets' paths have at most 107 bytes.
+
+    With NODEWARDEN_E2E_LOGS the logs of every program end up in the folder of that name.
+    """
     with tempfile.TemporaryDirectory(prefix="nw-", dir="/tmp") as made:
         yield Path(made)
+        kept = os.environ.get("NODEWARDEN_E2E_LOGS")
+        if kept:
+            Path(kept).mkdir(parents=True, exist_ok=True)
+            for log in Path(made).rglob("*.log"):
+                shutil.copyfile(log, Path(kept) / f"{log.parent.name}-{log.name}")
 
 
 @pytest.fixture(scope="session")
@@ -70,12 +79,6 @@ def tenant(plane: ControlPlane, namespace: str) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="session")
-def installed(plane: ControlPlane) -> list[dict[str, Any]]:
-    """The product's objects are in the cluster; its webhook configurations, not yet registered."""
-    return install(plane)
-
-
-@pytest.fixture(scope="session")
 def maker(folder: Path) -> LocalCa:
     """The TPM manufacturer whose root the verifier pins."""
     ca = LocalCa.create(folder / "maker")
@@ -85,6 +88,41 @@ def maker(folder: Path) -> LocalCa:
 
 
 @pytest.fixture(scope="session")
-def verifier(plane: ControlPlane, installed: object, folder: Path, maker: LocalCa) -> Iterator[VerifierService]:
-    with verifier_service(plane, folder / "verifier", maker) as running:
+def system(plane: ControlPlane, folder: Path, maker: LocalCa) -> Iterator[System]:
+    """The whole product, installed and at work."""
+    with running_system(plane, folder / "s", maker) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def verifier(system: System) -> VerifierService:
+    return system.verifier
+
+
+@pytest.fixture(scope="session")
+def maybe_node(request: pytest.FixtureRequest) -> RealNode | None:
+    """The real node where this machine can run one."""
+    if missing_ability() is not None and os.environ.get("CI") != "true":
+        return None
+    running: RealNode = request.getfixturevalue("node")
+    return running
+
+
+@pytest.fixture(scope="session")
+def fleet(system: System, folder: Path, maybe_node: RealNode | None) -> Iterator[Fleet]:
+    with attested_fleet(system, folder / "m", maybe_node) as machines:
+        yield machines
+
+
+@pytest.fixture
+def governed(system: System, fleet: Fleet, namespace: str) -> Iterator[Governed]:
+    """A namespace with sensitive pods, beside nodes that are verified and one that is not."""
+    with governed_namespace(system, namespace) as made:
+        yield made
+
+
+@pytest.fixture
+def governed_on_real_node(system: System, fleet: Fleet, node: RealNode, namespace: str) -> Iterator[Governed]:
+    """The same, with the image that really runs on the real node."""
+    with governed_namespace(system, namespace, images=(node.app_image,)) as made:
+        yield made

@@ -16,6 +16,7 @@ from tests.e2e.pods import a_pod, pods_path
 from tests.e2e.programs import wait_until
 from tests.e2e.real_node import RealNode
 from tests.e2e.system import SECRET, System
+from verifier.wire.codes import ReasonCode
 
 GROUP = "/apis/nodewarden.dev/v1alpha1"
 API_VERSION = "nodewarden.dev/v1alpha1"
@@ -87,14 +88,15 @@ def governed_namespace(
     try:
         # Another image is refused as soon as the webhook has the workload.
         probe = made.pod("probe", "registry.example/other:1")
-        wait_until("the webhook knows the workload", lambda: not _allowed(made, probe), 20)
+        wait_until("the webhook knows the workload", lambda: _knows(made, probe), 20)
         yield made
     finally:
         admin.delete(f"{GROUP}/sensitiveworkloads/{namespace}")
 
 
-def _allowed(made: Governed, probe: dict[str, Any]) -> bool:
-    return made.admin.create(made.path(), probe, dry_run=True).accepted
+def _knows(made: Governed, probe: dict[str, Any]) -> bool:
+    answer = made.admin.create(made.path(), probe, dry_run=True)
+    return answer.denies(ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED)
 
 
 @dataclass(frozen=True)

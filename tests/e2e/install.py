@@ -39,21 +39,6 @@ def install_manifests() -> list[dict[str, Any]]:
     """All of the installation, in an order in which each finds what it names."""
     found = list(documents(CRDS))
     known = {(d["kind"], d["metadata"]["name"]) for d in found}
-    if not INSTALL.exists():  # TEMPORARY until the chart is rendered
-        found += [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}}
-            for n in ("nodewarden-system", "nodewarden-attester")
-        ]
-        found += [
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": a, "namespace": n}}
-            for n, a in (
-                ("nodewarden-attester", "attester"),
-                ("nodewarden-system", "nodewarden-webhook"),
-                ("nodewarden-system", "nodewarden-controller"),
-                ("nodewarden-system", "nodewarden-broker"),
-            )
-        ]
-        return found
     found += [d for d in documents(INSTALL) if (d["kind"], d["metadata"]["name"]) not in known]
     return sorted(found, key=lambda d: _FIRST.index(d["kind"]) if d["kind"] in _FIRST else len(_FIRST))
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class Program:
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
+            print(f"{self.name} did not end within {STOP_SECONDS} s", file=sys.stderr)
             self.process.kill()
             self.process.wait(STOP_SECONDS)
 

@@ -162,7 +162,8 @@ class _System:
 
     def webhook(self) -> Service:
         port = free_port()
-        config = self._config("webhook", {**self._common("webhook"), **self._served(port)})
+        state = {"state_file": str(self.folder / "webhook-state.db")}
+        config = self._config("webhook", {**self._common("webhook"), **self._served(port), **state})
         return Service("webhook", config, self.programs, f"https://127.0.0.1:{port}", self.authority.ca)
 
     def broker(self) -> Service:
