@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from admission.assembly import server_of
 from admission.clock import system_clock
 from admission.decision import Allow, BindingRequest, Deny, decide_binding, decide_pod_create
 from admission.kinds import attestation_manifest
 from admission.kube import KubeClient, KubeDenied
 from admission.live_view import LiveClusterView
 from admission.results import InMemorySequences, ResultVerifier
+from admission.server import server_of
 from admission.serving_certificate import ManagedCertificate
 from admission.settings import Listen, ManagedTls
 from admission.webhook import Gates, webhook_app
+from tests.admission.served import serving
 from tests.admission.world import AUDIENCE, IMAGE, ISSUER, Signer, a_pod, a_result
 from tests.e2e import pods
 from tests.e2e.client import Client
 from tests.e2e.control_plane import BROKER_AUDIENCE, ControlPlane, Options, control_plane
 from tests.e2e.install import CRDS, apply, documents, wait_until_served
 from tests.e2e.programs import wait_until
-from tests.e2e.serving import running
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
 
@@ -289,11 +289,11 @@ def test_the_api_server_trusts_the_certificate_that_the_webhook_made_and_also_th
     managed.refresh()
     assert managed.unready() is not None
     app = webhook_app(watched.view.state, managed.refresh, 60, system_clock, gates=Gates())
-    with running(server_of(app, Listen(port=0), managed.hot)) as port:
+    with serving(server_of(app, Listen(port=0), managed.hot)) as address:
         rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
         hook = {
             "name": "pods.live-test.dev",
-            "clientConfig": {"url": f"https://localhost:{port}/validate"},
+            "clientConfig": {"url": f"{address.replace('127.0.0.1', 'localhost')}/validate"},
             "rules": [rule],
             "failurePolicy": "Fail",
             "sideEffects": "None",
