@@ -9,6 +9,7 @@ from __future__ import annotations
 import structlog
 
 from admission.clock import Clock
+from admission.controller.node_marks import VERIFIED_LABEL
 from admission.controller.observed import ObservedPod
 from admission.controller.view import ControllerView
 from admission.controller.writer import Writer
@@ -46,7 +47,8 @@ class Gates:
 
     def _has_node(self, governance: Governance, now: int) -> bool:
         return any(
-            not self._view.intruders(observed.node.name)
+            VERIFIED_LABEL in observed.labels
+            and not self._view.intruders(observed.node.name)
             and not any(
                 node_failures(self._view, observed.node.name, applied.policy, governance.raised, now)
                 for applied in governance.policies

@@ -17,7 +17,7 @@ from admission.kube import EventType, KubeClient, KubeGone
 from verifier.wire.failures import Refusal
 
 RETRY_SECONDS = 1.0
-WATCH_SECONDS = 60
+WATCH_SECONDS = 30
 
 ObjectT = TypeVar("ObjectT")
 Key = tuple[str, str]
@@ -75,6 +75,10 @@ class Mirror(Generic[ObjectT]):
                 version = ""
             except Refusal as refusal:
                 structlog.get_logger().warning("mirror_broken", path=self._path, reason=str(refusal))
+                version = ""
+                self._stop.wait(RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001 - a mirror that ends silently would show the past for ever
+                structlog.get_logger().error("mirror_failed", path=self._path, error=repr(error))
                 version = ""
                 self._stop.wait(RETRY_SECONDS)
 

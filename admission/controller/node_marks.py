@@ -23,12 +23,17 @@ def labels_wanted(standing: NodeStanding) -> Mapping[str, str]:
     return {VERIFIED_LABEL: "true", **wanted} if wanted else {}
 
 
+def our_labels(observed: ObservedNode) -> dict[str, str]:
+    """The labels of our prefix that the node carries, whoever wrote them."""
+    return {key: value for key, value in observed.labels.items() if key.startswith(VERIFIED_LABEL_PREFIX)}
+
+
 def label_patch(observed: ObservedNode, wanted: Mapping[str, str]) -> dict[str, Any] | None:
     """A merge patch (RFC 7396) that gives just this Node object the labels `wanted` of ours; None when it has them.
 
     Every other label of our prefix goes, whoever wrote it. The UID makes it fail on a Node re-created meanwhile.
     """
-    ours = {key: value for key, value in observed.labels.items() if key.startswith(VERIFIED_LABEL_PREFIX)}
+    ours = our_labels(observed)
     if ours == dict(wanted):
         return None
     gone = dict.fromkeys(ours.keys() - wanted.keys())
@@ -79,3 +84,10 @@ def taint_patch(observed: ObservedNode, wanted: list[dict[str, Any]]) -> dict[st
         return None
     facts = {"uid": observed.node.uid, "resourceVersion": observed.resource_version}
     return {"metadata": facts, "spec": {"taints": wanted or None}}
+
+
+def both(labels: dict[str, Any] | None, taints: dict[str, Any] | None) -> dict[str, Any] | None:
+    """One patch for two."""
+    if labels is None or taints is None:
+        return labels or taints
+    return {**taints, "metadata": {**labels["metadata"], **taints["metadata"]}}

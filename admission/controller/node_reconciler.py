@@ -10,7 +10,7 @@ A step that the API server refuses does not hold up those after it; the whole is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -25,13 +25,22 @@ from admission.controller.attestation_object import (
 )
 from admission.controller.eviction import LOST_EVENT, Evictions
 from admission.controller.loss import fate_of
-from admission.controller.node_marks import VERIFIED_LABEL, label_patch, labels_wanted, taint_patch, taints_wanted
-from admission.controller.observed import ObservedNode, observe_node
+from admission.controller.node_marks import (
+    VERIFIED_LABEL,
+    both,
+    label_patch,
+    labels_wanted,
+    our_labels,
+    taint_patch,
+    taints_wanted,
+)
+from admission.controller.observed import ObservedNode
 from admission.controller.results_book import Entry, ResultsBook
 from admission.controller.revocation import revoke_leases
 from admission.controller.standing import NodeStanding, standing_of
 from admission.controller.view import OURS, ControllerView, Kept
 from admission.controller.writer import Writer
+from admission.kube import KubeConflict
 from admission.pod_rules import govern
 from verifier.wire.failures import Refusal
 
@@ -50,11 +59,9 @@ class NodeReconciler:
         writer: Writer,
         evictions: Evictions,
         clock: Clock,
-        marked: Callable[[str], None],
     ) -> None:
-        """`marked` hears the name of each node whose labels were changed."""
         self._view, self._book, self._writer, self._evictions = view, book, writer, evictions
-        self._clock, self._marked = clock, marked
+        self._clock = clock
         self._fell_at: dict[str, float] = {}
         self._unwritten: dict[str, float] = {}
         self._stored: dict[str, str] = {}
@@ -96,14 +103,16 @@ class NodeReconciler:
                 return min(left, 0.1)
             looks.append(1.0 if open_leases else None)
         try:
-            held = self._held[name] = self._held.get(name, frozenset()) | frozenset(observed.labels)
-            self._mark_taints(self._mark_labels(observed, standing), standing, held)
+            held = self._held[name] = self._held.get(name, frozenset()) | frozenset(our_labels(observed))
+            self._mark(observed, standing, held)
         except Refusal as refusal:
             refused.append(refusal)
         looks += self._end_pods(standing, unproven_since(standing, before, now), refused, now)
         if refused:
             raise refused[0]
-        times = (standing.changes_at(), refresh_at(before, standing) if kept is not None else None)
+        # A result that is stored needs no refreshing, however old; the next one to come asks for a look itself.
+        waits = entry is not None and entry.token not in (self._stored.get(name), before.get("result"))
+        times = (standing.changes_at(), refresh_at(before, standing) if waits else None)
         looks += [float(max(moment - now, 1)) for moment in times if moment is not None]
         return min((look for look in looks if look is not None), default=None)
 
@@ -143,26 +152,33 @@ class NodeReconciler:
         )
         self._stored[name] = entry.token
 
-    def _mark_labels(self, observed: ObservedNode, standing: NodeStanding) -> ObservedNode:
-        """The node has the labels that it shall have. Returns it as it is now."""
+    def _mark(self, observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> None:
+        """The node has the labels and taints that it shall have."""
         name = observed.node.name
-        patch = label_patch(observed, labels_wanted(standing))
+        labels = label_patch(observed, labels_wanted(standing))
+        taints = taint_patch(observed, taints_wanted(observed, standing, held))
+        patch = both(labels, taints)
         if patch is None:
-            return observed
-        marked = observe_node(self._writer.merge(f"/api/v1/nodes/{name}", patch))
-        structlog.get_logger().info("node_labelled", node=name, policies=sorted(standing.labelled))
+            return
+        path = f"/api/v1/nodes/{name}"
+        try:
+            self._writer.merge(path, patch)
+        except KubeConflict:
+            # Taints are one list, which others write too: they come again with the next version. Labels do not wait.
+            if labels is None or taints is None:
+                raise
+            self._writer.merge(path, labels)
+            self._note_marks(observed, standing)
+            raise
+        if labels is not None:
+            self._note_marks(observed, standing)
+
+    def _note_marks(self, observed: ObservedNode, standing: NodeStanding) -> None:
+        structlog.get_logger().info("node_labelled", node=observed.node.name, policies=sorted(standing.labelled))
         if VERIFIED_LABEL in observed.labels and not standing.labelled:
             failures = [failure for part in standing.policies for failure in part.failures]
             note = " ".join(f"{failure.code.value} ({failure.line()})." for failure in failures[:4])
             self._writer.announce_node(observed.node, LOST_EVENT, note or ", ".join(standing.intruders[:4]))
-        self._marked(name)
-        return marked
-
-    def _mark_taints(self, observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> None:
-        patch = taint_patch(observed, taints_wanted(observed, standing, held))
-        if patch is not None:
-            # A conflict comes again with the version that caused it: taints are one list, which others write too.
-            self._writer.merge(f"/api/v1/nodes/{observed.node.name}", patch)
 
     def _end_pods(
         self, standing: NodeStanding, since: int | None, refused: list[Refusal], now: int

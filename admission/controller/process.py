@@ -34,7 +34,7 @@ Work = tuple[str, str]
 """Kind of work, and the name of what it is about."""
 
 COALESCE_SECONDS = 0.5
-"""Statuses and counts wait this long, so that a burst of pods is one write."""
+"""Statuses, counts and the node set wait this long, so that a burst of changes is one write."""
 LOOK_SECONDS = 0.1
 KEYS_SECONDS = 5.0
 PATIENCE_SECONDS = 3.0
@@ -57,9 +57,9 @@ class Controller:
         stream = settings.verifier
         self._stream = ResultsStream(stream.url, stream.ca_file, stream.token_file, self._take)
         self._leadership = Leadership(client, settings.namespace, self._identity)
-        writer = Writer(client, self._leadership.holds)
+        writer = self._writer = Writer(client, self._leadership.holds)
         evictions = Evictions(writer, settings.silent_evictions_per_minute)
-        self._nodes = NodeReconciler(self._view, self._book, writer, evictions, clock, self._marked)
+        self._nodes = NodeReconciler(self._view, self._book, writer, evictions, clock)
         self._gates, self._overview = Gates(self._view, writer, clock), Overview(self._view, writer, clock)
         self._heartbeat = ResultsHeartbeat(writer, settings.namespace, self._identity, self._fresh)
         self._workers = settings.workers
@@ -87,6 +87,7 @@ class Controller:
             self._start(self._stream.run, "stream"),
             self._start(self._leadership.run, "leadership"),
             self._start(self._heartbeat.run, "heartbeat"),
+            self._start(self._writer.write_events, "events"),
             *(self._start(self._queue.work, "worker") for _ in range(self._workers)),
         ]
         structlog.get_logger().info("controller_started", identity=self._identity)
@@ -100,6 +101,7 @@ class Controller:
         parts: tuple[Callable[[], None], ...] = (
             self._queue.stop,
             self._heartbeat.stop,
+            self._writer.stop_events,
             self._stream.stop,
             *(mirror.stop for mirror in mirrors),
             self._leadership.stop,
@@ -145,7 +147,7 @@ class Controller:
         if node is not None:
             self._changed("node", node)
 
-    def _marked(self, _node: str) -> None:
+    def _marks_changed(self) -> None:
         for pod in self._view.gated():
             self._changed("gate", f"{pod.pod.namespace}/{pod.pod.name}")
         for name in (key[1] for key in self._view.workloads.objects.copy()):
@@ -160,7 +162,7 @@ class Controller:
         match kind:
             case "everything":
                 self._everything()
-            case "node" | "gate" | "node-set":
+            case "node" | "gate":
                 self._queue.add((kind, name))
             case _:
                 self._queue.add((kind, name), COALESCE_SECONDS)
@@ -168,7 +170,7 @@ class Controller:
     def _everything(self) -> None:
         for name in {key[1] for key in (*self._view.nodes.objects.copy(), *self._view.attestations.objects.copy())}:
             self._queue.add(("node", name))
-        self._marked("")
+        self._marks_changed()
 
     def _reconcile(self, work: Work) -> float | None:
         kind, name = work
@@ -179,6 +181,9 @@ class Controller:
                 return self._nodes.reconcile(name)
             case "gate":
                 return self._gates.reconcile(name)
+            case "marks":
+                self._marks_changed()
+                return None
             case "workload":
                 return self._overview.workload(name)
             case "policy":

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from admission.cluster_objects import Node, Pod
 from admission.controller.mirror import Key, Mirror
+from admission.controller.node_marks import our_labels
 from admission.controller.observed import ObservedNode, ObservedPod, observe_node, observe_pod
 from admission.controller.results_book import ResultsBook
 from admission.kinds import parse_policy, parse_workload
@@ -141,6 +142,8 @@ class ControllerView:
         # A kubelet's heartbeat changes only the version.
         if old is None or new is None or (old.node, old.labels, old.taints) != (new.node, new.labels, new.taints):
             self._changed("node", key[1])
+        if _ours(old) != _ours(new):
+            self._changed("marks", "")
 
     def _pod_changed(self, key: Key, old: ObservedPod | None, new: ObservedPod | None) -> None:
         with self._lock:
@@ -188,6 +191,10 @@ class ControllerView:
         for kept in (old, new):
             if kept is not None:
                 self._changed("node", str(kept.value.get("nodeName")))
+
+
+def _ours(observed: ObservedNode | None) -> Mapping[str, str]:
+    return {} if observed is None else our_labels(observed)
 
 
 def _kept(parse: Callable[[Mapping[str, Any], str], ValueT]) -> Callable[[Mapping[str, Any]], Kept[ValueT]]:

@@ -109,5 +109,5 @@ class WorkQueue(Generic[KeyT]):
             heapq.heappush(self._heap, entry)
         if found is not None:
             return found
-        soonest = min((due for due, _, key in self._heap if key not in self._busy), default=now + 1.0)
+        soonest = next((due for due, _, key in self._heap[:1] if key not in self._busy), now + 1.0)
         return max(soonest - now, 0.001)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +17,7 @@ from admission.kube import JSON_PATCH, MERGE_PATCH, KubeClient, KubeConflict, Ku
 from verifier.wire.failures import Refusal, printable
 
 MAX_NOTE_CHARACTERS = 1000
+MAX_WAITING_EVENTS = 1000
 COMPONENT = "nodewarden-controller"
 
 
@@ -23,6 +26,7 @@ class Writer:
 
     def __init__(self, client: KubeClient, leads: Callable[[], bool]) -> None:
         self._client, self._leads = client, leads
+        self._events: queue.Queue[tuple[str, dict[str, Any]] | None] = queue.Queue(MAX_WAITING_EVENTS)
 
     def create(self, path: str, body: object) -> Any:
         return self._write("POST", path, body, "application/json")
@@ -50,7 +54,7 @@ class Writer:
         return self._client.request(method, path, body, content_type=content_type)
 
     def announce_pod(self, pod: ObservedPod, reason: str, note: str) -> None:
-        """An Event on the pod, and on what made it. Never raises: an Event that is lost changes nothing."""
+        """An Event on the pod, and on what made it, soon. Never raises: an Event that is lost changes nothing."""
         namespace = pod.pod.namespace
         self._announce(namespace, "v1", "Pod", pod.pod.name, str(pod.pod.uid), reason, note)
         if pod.owner is not None:
@@ -59,7 +63,7 @@ class Writer:
             self._announce(namespace, owner.api_version, owner.kind, owner.name, owner.uid, reason, note)
 
     def announce_node(self, node: Node, reason: str, note: str) -> None:
-        """An Event on the node."""
+        """An Event on the node, soon. Never raises."""
         self._announce("default", "v1", "Node", node.name, str(node.uid), reason, note)
 
     def _announce(
@@ -82,6 +86,19 @@ class Writer:
             "reportingInstance": COMPONENT,
         }
         try:
-            self.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
-        except Refusal as refusal:
-            structlog.get_logger().warning("event_not_written", about=f"{kind} {name}", reason=str(refusal))
+            self._events.put_nowait((namespace, event))
+        except queue.Full:
+            structlog.get_logger().warning("event_not_written", about=f"{kind} {name}", reason="too many")
+
+    def write_events(self) -> None:
+        """Writes Events, one after the other and beside all other work, until `stop_events`."""
+        while (waiting := self._events.get()) is not None:
+            namespace, event = waiting
+            try:
+                self.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
+            except Refusal as refusal:
+                structlog.get_logger().warning("event_not_written", reason=str(refusal))
+
+    def stop_events(self) -> None:
+        with suppress(queue.Full):
+            self._events.put_nowait(None)
