@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
-import uvicorn
 from starlette.types import ASGIApp
 
 from admission.broker import broker_app
@@ -22,20 +21,17 @@ from admission.live_view import LiveClusterView
 from admission.manifests import ManifestClusterView
 from admission.pod_tokens import ALGORITHMS as TOKEN_ALGORITHMS
 from admission.pod_tokens import PodTokenVerifier
-from admission.private_files import require_private
 from admission.release import ReleaseService
 from admission.results import ALGORITHMS as RESULT_ALGORITHMS
 from admission.results import ResultVerifier
 from admission.sealed_store import SealedStore
 from admission.serving_certificate import HotCertificate, ManagedCertificate
-from admission.settings import BrokerSettings, Kubernetes, Listen, Results, Tls, Tokens, WebhookSettings
+from admission.settings import BrokerSettings, Kubernetes, Results, Tls, Tokens, WebhookSettings
 from admission.webhook import Gates, webhook_app
 from verifier.wire.failures import Refusal
 
 KEY_FETCH_SECONDS = 60.0
 """A verifier publishes a new key long before it signs with it."""
-KEEP_ALIVE_SECONDS = 120
-MAX_CONCURRENT_REQUESTS = 512
 
 
 class CurrentKeys:
@@ -112,7 +108,7 @@ def build_webhook(settings: WebhookSettings, clock: Clock) -> Service:
         hot = HotCertificate(_given(settings.tls))
         # Keys first: a result under a new key must find it.
         reload = _in_turn(keys.refresh, manifests.reload_if_changed, hot.refresh)
-        return Service(webhook_app(manifests.state, reload, every, clock), hot)
+        return Service(webhook_app(manifests.state, reload, every, clock, unready=manifests.unready), hot)
     client = cluster_client(settings.kubernetes)
     view, events = LiveClusterView(client, verifier, report_failure), EventWriter(client, "nodewarden-webhook", clock)
     managed = None if settings.managed_tls is None else ManagedCertificate(client, settings.managed_tls, clock)
@@ -162,34 +158,10 @@ def build_broker(settings: BrokerSettings, clock: Clock) -> Service:
     manifests = ManifestClusterView(tuple(settings.manifests or ()), verifier, tokens, report_failure)
     service = ReleaseService(manifests, Leases(state), store)
     reload = _in_turn(keys.refresh, issuer_keys.refresh, manifests.reload_if_changed, hot.refresh)
-    return Service(broker_app(service, reload, every, clock), hot)
+    return Service(broker_app(service, reload, every, clock, unready=manifests.unready), hot)
 
 
 def _given(tls: Tls | None) -> Tls:
     if tls is None:
         raise AssertionError("settings name one certificate")
     return tls
-
-
-def server_of(app: ASGIApp, listen: Listen, certificate: HotCertificate) -> uvicorn.Server:
-    """A server of `app` over TLS 1.2 or later; its `run()` serves until SIGTERM. Raises `file-mode-unsafe`."""
-    tls = certificate.tls
-    require_private(tls.key)
-    config = uvicorn.Config(
-        app,
-        host=listen.host,
-        port=listen.port,
-        ssl_certfile=str(tls.certificate),
-        ssl_keyfile=str(tls.key),
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        limit_concurrency=MAX_CONCURRENT_REQUESTS,
-        timeout_graceful_shutdown=10,
-    )
-    config.load()
-    if config.ssl is None:
-        raise AssertionError("a certificate makes a TLS context")
-    certificate.attach(config.ssl)
-    return uvicorn.Server(config)

@@ -11,13 +11,14 @@ import structlog
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from admission.assembly import Service, build_broker, build_webhook, server_of
+from admission.assembly import Service, build_broker, build_webhook
 from admission.clock import system_clock
 from admission.controller.commands import controller, uninstall
 from admission.events import configure_logging
 from admission.offline_test import PodReport, run_offline_test
 from admission.private_files import read_bounded
 from admission.sealed_store import MAX_SECRET_BYTES, SealedStore, require_secret_size
+from admission.server import server_of
 from admission.settings import BrokerSettings, Listen, WebhookSettings, load_settings
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, printable

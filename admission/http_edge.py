@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import structlog
 from fastapi import FastAPI, Request
@@ -17,18 +17,75 @@ BODY_TIMEOUT_SECONDS = 5.0
 """Attack: a body that trickles in holds a connection; the API server sends its own within milliseconds."""
 
 
+MAX_BODIES_BYTES = 64 * 1024 * 1024
+"""Attack: many large bodies at once. An API server has a few reviews of some kilobytes in flight."""
+
+
+class BodyBudget:
+    """How many bytes of bodies may be in flight at once, in one process."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes, self.held_bytes = limit_bytes, 0
+
+    @contextmanager
+    def share(self) -> Iterator[BodyShare]:
+        """One body's share, given back at the end of the block."""
+        share = BodyShare(self)
+        try:
+            yield share
+        finally:
+            share.give_back()
+
+
+class BodyShare:
+    """What one body holds of the budget."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget, self._held_bytes = budget, 0
+
+    def hold(self, size_bytes: int) -> None:
+        """At least `size_bytes` are held. Raises Unavailable `rate-limited`."""
+        more = max(0, size_bytes - self._held_bytes)
+        budget = self._budget
+        if budget.held_bytes + more > budget.limit_bytes:
+            raise Unavailable(ReasonCode.RATE_LIMITED, "bodies", "too many at once", f"{budget.limit_bytes} bytes")
+        budget.held_bytes += more
+        self._held_bytes += more
+
+    def give_back(self) -> None:
+        self._budget.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+
+
+_BUDGET = BodyBudget(MAX_BODIES_BYTES)
+
+
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The request's body. Raises `body-too-large` before more is held, Unavailable `rate-limited` when it is slow."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-            async for part in request.stream():
-                body += part
-                if len(body) > max_bytes:
-                    raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, "body", "more", f"at most {max_bytes} bytes")
-    except TimeoutError as error:
-        raise Unavailable(ReasonCode.RATE_LIMITED, "body", f"slower than {BODY_TIMEOUT_SECONDS} s") from error
-    return bytes(body)
+    """The request's body.
+
+    Raises MalformedEvidence `body-too-large` (a declared size is believed before a byte is read); Unavailable
+    `rate-limited` when the body is slow, or when all bodies in flight together would be too large.
+    """
+    declared = request.headers.get("content-length", "")
+    # httptools has refused what is no number; a body in chunks declares nothing.
+    size = int(declared) if declared.isascii() and declared.isdigit() else 0
+    if size > max_bytes:
+        raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, "body", declared[:20], f"at most {max_bytes} bytes")
+    parts: list[bytes] = []
+    with _BUDGET.share() as share:
+        share.hold(size)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+                received = 0
+                async for part in request.stream():
+                    received += len(part)
+                    if received > max_bytes:
+                        raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, "body", "more", f"at most {max_bytes} bytes")
+                    share.hold(received)
+                    parts.append(part)
+        except TimeoutError as error:
+            raise Unavailable(ReasonCode.RATE_LIMITED, "body", f"slower than {BODY_TIMEOUT_SECONDS} s") from error
+        return b"".join(parts)
 
 
 def problem(status: int, failures: tuple[Failure, ...], request_id: str) -> Response:
@@ -81,7 +138,9 @@ def service_app(
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+        # Alive either way: a restart would not bring back what cannot be read.
+        failure = unready()
+        return {"status": "ok"} if failure is None else {"status": "stale", "code": failure.code.value}
 
     @app.get("/readyz")
     async def readyz() -> Response:

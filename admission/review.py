@@ -21,8 +21,9 @@ from admission.trust_objects import ATTESTATION_GATE, ENFORCED_NAMESPACE_LABEL
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
 
-MAX_REVIEW_BYTES = 8 * 1024 * 1024
-"""An API object is at most 1.5 MiB in etcd, and an update carries two; JSON escapes can double that."""
+MAX_REVIEW_BYTES = 3 * 1024 * 1024
+"""What an API server takes as a request body, and so for a creation; an update of two objects of more than half of
+that is denied. It is parsed on the event loop, in some tens of milliseconds at most."""
 API_VERSION = "admission.k8s.io/v1"
 MAX_WARNINGS = 8
 MAX_WARNING_CHARACTERS = 256

@@ -18,7 +18,7 @@ import structlog
 from admission.certificates import Bundle, read_bundle, renewed_bundle
 from admission.clock import Clock
 from admission.kube import KubeClient, KubeConflict, KubeNotFound
-from admission.private_files import require_private
+from admission.private_files import require_private, unreadable
 from admission.settings import ManagedTls, Tls
 from admission.trust_objects import SYSTEM_NAMESPACE
 from verifier.wire.codes import ReasonCode
@@ -60,7 +60,12 @@ class HotCertificate:
             structlog.get_logger().error("certificate_not_reloaded", error=type(error).__name__)
 
     def _fingerprint(self) -> tuple[tuple[int, int, int], ...]:
-        facts = (path.stat() for path in (self.tls.certificate, self.tls.key))
+        facts = []
+        for path in (self.tls.certificate, self.tls.key):
+            try:
+                facts.append(path.stat())
+            except (OSError, ValueError) as error:
+                raise unreadable(path, error) from error
         return tuple((fact.st_mtime_ns, fact.st_size, fact.st_ino) for fact in facts)
 
 
@@ -70,13 +75,13 @@ class ManagedCertificate:
     def __init__(self, client: KubeClient, settings: ManagedTls, clock: Clock) -> None:
         """Reads or makes the Secret once. Raises as `KubeClient.request`, `setting-invalid`."""
         self._client, self._settings, self._clock = client, settings, clock
+        self._bundle = self._agreed_bundle()
         self._folder = tempfile.TemporaryDirectory(prefix="nodewarden-tls-")
         folder = Path(self._folder.name)
-        self.tls = Tls(certificate=folder / "tls.crt", key=folder / "tls.key")
+        self.tls = Tls(certificate=folder / "tls.crt", key=folder / "tls.key", client_ca=settings.client_ca)
         self._lock = threading.Lock()
         self._looked_at: int | None = None
         self._missing: Failure | None = Failure(ReasonCode.VIEW_STALE, "caBundle", "not injected yet")
-        self._bundle = self._agreed_bundle()
         self._write(self._bundle)
         self.hot = HotCertificate(self.tls)
 

@@ -48,6 +48,9 @@ class Tls(_Settings):
 
     certificate: FilePath
     key: FilePath
+    client_ca: FilePath | None = None
+    """Only clients with a certificate of this CA are served. Set it for the webhook of a cluster (the API server's
+    client certificate is in its AdmissionConfiguration); health probes must then be of TCP."""
 
 
 class Results(_Settings):
@@ -103,6 +106,8 @@ class ManagedTls(_Settings):
     """The DNS names by which the API server calls the webhook."""
     configuration: Text = "nodewarden"
     """Name of the ValidatingWebhookConfiguration and the MutatingWebhookConfiguration that get our CAs."""
+    client_ca: FilePath | None = None
+    """As in `tls`."""
 
 
 class _Service(_Settings):

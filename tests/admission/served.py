@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from starlette.types import ASGIApp
 
-from admission.assembly import server_of
+from admission.server import TlsServer, server_of
 from admission.serving_certificate import HotCertificate
 from admission.settings import Listen, Tls
 
@@ -75,9 +75,14 @@ def make_certificate(folder: Path) -> Certificate:
 @contextmanager
 def served(app: ASGIApp, certificate: Certificate) -> Iterator[str]:
     """The https address of `app` while the block runs."""
-    server = server_of(
-        app, Listen(port=0), HotCertificate(Tls(certificate=certificate.certificate, key=certificate.key))
-    )
+    tls = Tls(certificate=certificate.certificate, key=certificate.key)
+    with serving(server_of(app, Listen(port=0), HotCertificate(tls))) as address:
+        yield address
+
+
+@contextmanager
+def serving(server: TlsServer) -> Iterator[str]:
+    """The https address of `server`, which runs while the block does."""
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
