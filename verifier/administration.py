@@ -60,12 +60,14 @@ class Administration:
         return {"node_name": record.node_name, "removed": record.node_id}
 
     async def add_inventory(self, body: bytes, actor: str, request_id: str) -> dict[str, Any]:
-        """All entries of the JSON inventory in `body` are written, or none."""
+        """All entries of the JSON inventory in `body` are written, or none; nodes that it moves must attest again."""
         inventory = decode_message(Inventory, body, "inventory", MAX_INVENTORY_BYTES, _MAX_INVENTORY_MARKS)
         entries = tuple(entry.as_entry() for entry in inventory.entries)
         audit = self._audit("inventory-written", actor, request_id, {"entries": len(entries)})
-        await self._store.add_inventory(entries, audit)
-        return {"written": len(entries)}
+        moved = await self._store.add_inventory(entries, self._void(ReasonCode.NODE_REASSIGNED), audit)
+        for node_id in moved:
+            self._wanted.want(node_id)
+        return {"written": len(entries), "reassigned": len(moved)}
 
     def inventory(self) -> dict[str, Any]:
         """All entries."""

@@ -37,13 +37,13 @@ UNASSIGNED = "unassigned"
 
 @dataclass(frozen=True, slots=True)
 class _Introduced:
-    """What a request claims, after every check that needs no store."""
+    """What a request claims, after every check that needs neither store nor certificates."""
 
     node_id: NodeId
     ek: PublicArea
     ak: PublicArea
-    endorsement: EkEndorsement
-    eks: tuple[InventoryEk, ...]
+    certificates: tuple[bytes, ...]
+    certificate_sha256: str | None
 
 
 class EnrolmentService:
@@ -76,10 +76,12 @@ class EnrolmentService:
         now_ms = self._clock.now_ms()
         now = now_ms // 1000
         request = _decoded(body)
-        # Certificate chains and OAEP take milliseconds: off the event loop, which evidence shares.
-        claimed = await asyncio.to_thread(self._introduce, request, now)
+        claimed = _introduced(request)
         uid = self._node_uid(request, now)
-        entry = self._inventory_entry(claimed, request.node_name)
+        # Before any certificate is followed: whoever is not listed costs no more than this.
+        entry = self._inventory_entry(claimed, request)
+        # Certificate chains and OAEP take milliseconds: off the event loop, which evidence shares.
+        endorsement = await asyncio.to_thread(self._endorsement, claimed, now)
         secret = secrets.token_bytes(32)
         credential = await asyncio.to_thread(make_credential, claimed.ek, claimed.ak.name, secret, secrets.token_bytes)
         enrolment_id = secrets.token_bytes(32)
@@ -90,12 +92,13 @@ class EnrolmentService:
             cohort=UNASSIGNED if entry is None else entry.cohort,
             ek_public=claimed.ek.tpm2b,
             ak_public=claimed.ak.tpm2b,
-            endorsement=claimed.endorsement,
+            endorsement=endorsement,
             admission=self._settings.admission,
             state="admitted" if self._settings.admission == "inventory" else "pending",
             kubernetes_node_uid=uid,
             enrolled_at=now,
             version=1,
+            ek_certificate_sha256=claimed.certificate_sha256,
         )
         pending = PendingEnrolment(
             hashlib.sha256(enrolment_id).digest(), hashlib.sha256(secret).digest(), now + ENROLMENT_SECONDS, node
@@ -133,20 +136,11 @@ class EnrolmentService:
         )
         return response.model_dump_json().encode()
 
-    def _introduce(self, request: EnrolmentRequest, now: int) -> _Introduced:
-        ek, ak = parse_public(bytes_of(request.ek_public)), parse_public(bytes_of(request.ak_public))
-        check_ek_template(ek)
-        check_ak(ak)
-        node_id = node_id_of(ek)
-        certificates = tuple(bytes_of(text) for text in request.ek_certificates)
-        eks = [InventoryEk("public-key", node_id)]
-        if certificates:
-            endorsement = verify_ek_certificate(ek, certificates, self._endorsements, now)
-            eks.append(InventoryEk("certificate", _leaf_sha256(certificates[0])))
-        else:
-            # Without a certificate the EK is known by its public key, or by a person, or not at all: see below.
-            endorsement = EkEndorsement(chain="none", manufacturer=None, model=None, version=None)
-        return _Introduced(node_id, ek, ak, endorsement, tuple(eks))
+    def _endorsement(self, claimed: _Introduced, now: int) -> EkEndorsement:
+        if claimed.certificates:
+            return verify_ek_certificate(claimed.ek, claimed.certificates, self._endorsements, now)
+        # Without a certificate the EK is known by its public key, or by a person, or not at all: see below.
+        return EkEndorsement(chain="none", manufacturer=None, model=None, version=None)
 
     def _node_uid(self, request: EnrolmentRequest, now: int) -> str | None:
         if self._node_tokens is None:
@@ -160,25 +154,32 @@ class EnrolmentService:
             raise Rejection(ReasonCode.NODE_TOKEN_NAME_MISMATCH, "enrolment.node_name", request.node_name, node.name)
         return node.uid
 
-    def _inventory_entry(self, claimed: _Introduced, node_name: str) -> InventoryEntry | None:
+    def _inventory_entry(self, claimed: _Introduced, request: EnrolmentRequest) -> InventoryEntry | None:
         """The one machine that lists this EK; None only where admission does not rest on the inventory."""
-        entries = self._store.inventory_of(claimed.eks)
-        if len(entries) > 1:
-            names = ", ".join(sorted(entry.node_name for entry in entries))
-            raise Rejection(ReasonCode.EK_CONFLICT, "inventory", names, "one entry")
-        if not entries:
+        eks = [InventoryEk("public-key", claimed.node_id)]
+        if claimed.certificate_sha256 is not None:
+            eks.append(InventoryEk("certificate", claimed.certificate_sha256))
+        entry = self._store.inventory_entry(tuple(eks), request.node_name)
+        if entry is None:
             match self._settings.admission:
                 case "inventory":
                     raise Rejection(ReasonCode.EK_NOT_IN_INVENTORY, "enrolment.ek_public", claimed.node_id)
                 case "manufacturer":
-                    if claimed.endorsement.chain != "verified":
+                    if not claimed.certificates:
                         raise Rejection(ReasonCode.EK_CERTIFICATE_MISSING, "enrolment.ek_certificates")
                 case "manual":
                     pass
-            return None
-        if entries[0].node_name != node_name:
-            raise Rejection(ReasonCode.NODE_NAME_MISMATCH, "enrolment.node_name", node_name, entries[0].node_name)
-        return entries[0]
+        return entry
+
+
+def _introduced(request: EnrolmentRequest) -> _Introduced:
+    """Raises what the checks of EK and AK raise, `certificate-malformed`. No certificate is verified yet."""
+    ek, ak = parse_public(bytes_of(request.ek_public)), parse_public(bytes_of(request.ak_public))
+    check_ek_template(ek)
+    check_ak(ak)
+    certificates = tuple(bytes_of(text) for text in request.ek_certificates)
+    leaf = _leaf_sha256(certificates[0]) if certificates else None
+    return _Introduced(node_id_of(ek), ek, ak, certificates, leaf)
 
 
 def _decoded(body: bytes) -> EnrolmentRequest:

@@ -75,7 +75,8 @@ def record_of(forged: ForgedNode, state: NodeState = "admitted") -> NodeRecord:
         ek_public=forged.ek.tpm2b,
         ak_public=forged.ak.tpm2b,
         endorsement=enrolled.endorsement,
-        admission="inventory" if state == "admitted" else "manual",
+        # As if a person had approved it: the forge's nodes are in no inventory.
+        admission="manual",
         state=state,
         kubernetes_node_uid=None,
         enrolled_at=NOW,

@@ -71,7 +71,7 @@ def test_replace_lets_only_the_new_tpm_take_the_name(tmp_path: Path) -> None:
         await enrolled(http, old)
         await http.act("/v1/nodes/machine/replace", {"publicKeySha256": new.enrolled.node_id})
         for outsider in (old, third):
-            assert (await begin(http, outsider))["code"] == ReasonCode.EK_NOT_IN_INVENTORY
+            assert (await begin(http, outsider))["code"] == ReasonCode.NODE_NAME_MISMATCH
         assert (await enrolled(http, new))["node_id"] == new.enrolled.node_id
         voided = http.verifier.store.result(old.enrolled.node_id)
         assert voided is not None

@@ -219,6 +219,6 @@ def test_a_revoked_node_cannot_enrol_its_way_back(tmp_path: Path) -> None:
         await enrolled(http, forged)
         await http.act("/v1/nodes/node-0/revoke")
         assert (await begin(http, forged))["code"] == ReasonCode.NODE_REVOKED
-        assert (await finish(http, forged, begun))["code"] == ReasonCode.NODE_REVOKED
+        assert (await finish(http, forged, begun))["code"] == ReasonCode.ENROLMENT_UNKNOWN
 
     with_http(tmp_path / "v", scenario)

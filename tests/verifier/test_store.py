@@ -21,7 +21,7 @@ from tests.verifier import fleet
 from verifier.results import ResultMaker
 from verifier.server import Verifier
 from verifier.store.migrate import migrate, open_engine
-from verifier.store.ports import AuditEntry, InventoryEk, InventoryEntry, SignVoid
+from verifier.store.ports import AuditEntry, InventoryEk, InventoryEntry, NodeRecord, SignedResult, SignVoid
 from verifier.store.schema import SCHEMA_VERSION
 from verifier.store.sql import SqlStore
 from verifier.store.writer import GroupWriter, Transaction
@@ -144,14 +144,18 @@ def test_too_many_waiting_writes_are_refused_at_once(tmp_path: Path, monkeypatch
     assert sum(isinstance(outcome, Unavailable) for outcome in outcomes) == 4
 
 
+def _no_void(node: NodeRecord, _previous: int) -> SignedResult:
+    raise AssertionError(node)
+
+
 def test_an_ek_is_listed_under_one_name_only(tmp_path: Path) -> None:
     store = SqlStore(tmp_path / "v.db", 0)
     ek = InventoryEk("public-key", "11" * 32)
     first = InventoryEntry("node-1", "ml", "prod", (ek,))
 
     async def scenario() -> None:
-        await store.add_inventory((first,), _entry())
-        await store.add_inventory((replace(first, node_name="node-2"),), _entry())
+        await store.add_inventory((first,), _no_void, _entry())
+        await store.add_inventory((replace(first, node_name="node-2"),), _no_void, _entry())
 
     with pytest.raises(Rejection) as refused:
         asyncio.run(scenario())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, Update, and_, delete, insert, or_, select, update
+from dataclasses import replace
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from verifier.store.attestation import write_audit
-from verifier.store.ports import AuditEntry, EkKind, InventoryEk, InventoryEntry, NodeRecord
+from verifier.store.ports import AuditEntry, EkKind, InventoryEk, InventoryEntry, NodeRecord, SignVoid
+from verifier.store.rows import node_record
 from verifier.store.schema import INVENTORY, INVENTORY_EKS, NODES, RESULTS
+from verifier.store.trust import end_enrolments, end_trust, moved, remove_node
 from verifier.store.writer import Transaction
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
@@ -34,6 +38,43 @@ def entries_of(connection: Connection, eks: tuple[InventoryEk, ...]) -> list[Inv
     return [entry for name in names if (entry := _entry(connection, name)) is not None]
 
 
+def entry_for(connection: Connection, eks: tuple[InventoryEk, ...], node_name: str) -> InventoryEntry | None:
+    """The one machine that lists any of `eks`; None where neither they nor the name are in the inventory.
+
+    Raises Rejection `ek-conflict` when several machines list them, `node-name-mismatch` when the machine has another
+    name, or the name another TPM: whatever decides on admission, a listed name is for its own TPM only. Says no name
+    of the inventory, because whoever enrols is anonymous.
+    """
+    entries = entries_of(connection, eks)
+    if len(entries) > 1:
+        raise Rejection(ReasonCode.EK_CONFLICT, "inventory", f"{len(entries)} entries", "one entry")
+    if entries and entries[0].node_name == node_name:
+        return entries[0]
+    if entries or _entry(connection, node_name) is not None:
+        raise Rejection(ReasonCode.NODE_NAME_MISMATCH, "enrolment.node_name", node_name)
+    return None
+
+
+def eks_of(node: NodeRecord) -> tuple[InventoryEk, ...]:
+    """By what the inventory may list the node's EK."""
+    key = InventoryEk("public-key", node.node_id)
+    certificate = node.ek_certificate_sha256
+    return (key,) if certificate is None else (key, InventoryEk("certificate", certificate))
+
+
+def assigned(connection: Connection, node: NodeRecord) -> NodeRecord:
+    """`node` with the tenant and cohort that the inventory gives it now.
+
+    Raises Rejection as `entry_for`, and `ek-not-in-inventory` where admission rests on the inventory.
+    """
+    entry = entry_for(connection, eks_of(node), node.node_name)
+    if entry is not None:
+        return replace(node, tenant=entry.tenant, cohort=entry.cohort)
+    if node.admission == "inventory":
+        raise Rejection(ReasonCode.EK_NOT_IN_INVENTORY, "enrolment.ek_public", node.node_id)
+    return node
+
+
 def _entry(connection: Connection, name: str) -> InventoryEntry | None:
     row = connection.execute(select(INVENTORY).where(INVENTORY.c.node_name == name)).mappings().first()
     if row is None:
@@ -50,32 +91,57 @@ def same_machine(connection: Connection, node_name: str, node_ids: tuple[str, ..
     return listed.issuperset(node_ids)
 
 
-def add_inventory(transaction: Transaction, entries: tuple[InventoryEntry, ...], audit: AuditEntry) -> None:
-    """All entries are written; one with a known name replaces the old, and its enrolled node follows in cohort.
+def add_inventory(
+    transaction: Transaction, entries: tuple[InventoryEntry, ...], void: SignVoid, audit: AuditEntry
+) -> list[str]:
+    """All entries are written; one with a known name replaces the old. The answer: ids of nodes that were moved.
 
-    Raises Rejection `ek-conflict` when an EK is listed under another name, and keeps nothing then.
+    An enrolled node follows its entry into another tenant or cohort, and its result, which the former one's baselines
+    made, ends. A node that only waits for a person gives its name up to the TPM that is listed. Raises Rejection
+    `ek-conflict`, and keeps nothing, when an EK is listed under another name, or the enrolled TPM is not in its name's
+    new list: that it is another machine now is for `nodes replace` to say.
     """
-    connection = transaction.connection
+    reassigned = []
     for entry in entries:
-        connection.execute(delete(INVENTORY_EKS).where(INVENTORY_EKS.c.node_name == entry.node_name))
-        connection.execute(delete(INVENTORY).where(INVENTORY.c.node_name == entry.node_name))
-        connection.execute(
-            insert(INVENTORY).values(node_name=entry.node_name, tenant=entry.tenant, cohort=entry.cohort)
-        )
-        for ek in entry.eks:
-            _add_ek(connection, entry.node_name, ek)
-        connection.execute(
-            update(NODES)
-            .where(NODES.c.node_name == entry.node_name)
-            .values(tenant=entry.tenant, cohort=entry.cohort, version=NODES.c.version + 1)
-        )
-        connection.execute(moved(RESULTS.c.node_name == entry.node_name))
+        _write_entry(transaction.connection, entry)
+        end_enrolments(transaction, None, entry.node_name)
+        row = transaction.connection.execute(select(NODES).where(NODES.c.node_name == entry.node_name)).mappings()
+        if (found := row.first()) is not None and _follow(transaction, node_record(found), entry, void):
+            reassigned.append(str(found["node_id"]))
     write_audit(transaction, audit)
+    return reassigned
 
 
-def moved(which: ColumnElement[bool]) -> Update:
-    """Evidence that is being judged by the node's former state will be judged again."""
-    return update(RESULTS).where(which).values(moved=RESULTS.c.moved + 1)
+def _write_entry(connection: Connection, entry: InventoryEntry) -> None:
+    connection.execute(delete(INVENTORY_EKS).where(INVENTORY_EKS.c.node_name == entry.node_name))
+    connection.execute(delete(INVENTORY).where(INVENTORY.c.node_name == entry.node_name))
+    connection.execute(insert(INVENTORY).values(node_name=entry.node_name, tenant=entry.tenant, cohort=entry.cohort))
+    for ek in entry.eks:
+        _add_ek(connection, entry.node_name, ek)
+
+
+def _follow(transaction: Transaction, node: NodeRecord, entry: InventoryEntry, void: SignVoid) -> bool:
+    if not set(eks_of(node)) & set(entry.eks):
+        if node.state != "pending":
+            raise Rejection(
+                ReasonCode.EK_CONFLICT, f"inventory.{node.node_name}", "another TPM", f"the enrolled {node.node_id}"
+            )
+        remove_node(transaction, node, void)
+        return False
+    if (node.tenant, node.cohort) == (entry.tenant, entry.cohort):
+        return False
+    following = replace(node, tenant=entry.tenant, cohort=entry.cohort)
+    transaction.connection.execute(
+        update(NODES)
+        .where(NODES.c.node_id == node.node_id)
+        .values(tenant=entry.tenant, cohort=entry.cohort, version=NODES.c.version + 1)
+    )
+    if node.state == "revoked":
+        # The result says so already, and better than that it moved.
+        transaction.connection.execute(moved(RESULTS.c.node_id == node.node_id))
+    else:
+        end_trust(transaction, following, void, same_ak=True)
+    return True
 
 
 def _add_ek(connection: Connection, node_name: str, ek: InventoryEk) -> None:

@@ -10,11 +10,11 @@ import hmac
 from dataclasses import replace as changed
 from typing import Literal
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from verifier.store.attestation import write_audit
-from verifier.store.inventory import moved, same_machine, set_single_ek
+from verifier.store.inventory import assigned, same_machine, set_single_ek
 from verifier.store.ports import (
     AuditEntry,
     InventoryEk,
@@ -23,13 +23,14 @@ from verifier.store.ports import (
     SignVoid,
 )
 from verifier.store.rows import endorsement, node_columns, node_record
-from verifier.store.schema import CHALLENGES, ENROLMENTS, INVENTORY, NODES, RESULTS
+from verifier.store.schema import ENROLMENTS, INVENTORY, NODES, RESULTS
+from verifier.store.trust import end_challenges, end_enrolments, end_trust, moved, remove_node
 from verifier.store.writer import Transaction
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
 
 MAX_PENDING = 1024
-"""Enrolment is open to anyone: the table of started ones is bounded, oldest out first."""
+"""Enrolment is open to anyone: started ones, and nodes that wait for a person, are bounded, oldest out first."""
 
 
 def begin_enrolment(transaction: Transaction, pending: PendingEnrolment, now: int, audit: AuditEntry) -> None:
@@ -60,8 +61,8 @@ def activate(
     """The enrolled node; or why not, as a value, where the try must stay used up.
 
     One try, whatever its outcome (CVE-2023-38201): codes `enrolment-unknown`, `enrolment-used`, `enrolment-expired`,
-    `credential-mismatch`, `node-name-conflict`, `ek-conflict`. A new AK for a known EK and name replaces the old one
-    and voids the node's result and last-seen counters.
+    `credential-mismatch`, and those of `assigned` and `require_no_conflict`. A new AK for a known EK and name
+    replaces the old one and voids the node's result and last-seen counters.
     """
     connection = transaction.connection
     row = (
@@ -87,12 +88,18 @@ def activate(
         kubernetes_node_uid=row["kubernetes_node_uid"],
         enrolled_at=now,
         version=1,
+        ek_certificate_sha256=row["ek_certificate_sha256"],
     )
     audit = changed(audit, node_id=node.node_id, node_name=node.node_name)
-    refusal = _activation_refusal(connection, row["expires_at"], row["secret_sha256"], secret, now, node)
-    if refusal is not None:
+    try:
+        _require_proof(row["expires_at"], row["secret_sha256"], secret, now)
+        # The inventory as it is now: it may have changed since the enrolment began.
+        node = assigned(connection, node)
+        require_no_conflict(connection, node)
+    except Rejection as refusal:
         write_audit(transaction, changed(audit, kind="enrolment-refused", detail={"code": refusal.code.value}))
         return refusal
+    _make_room(transaction, node)
     _store_node(transaction, node, void)
     write_audit(transaction, audit)
     stored = _node(connection, node.node_id)
@@ -101,18 +108,40 @@ def activate(
     return stored
 
 
-def _activation_refusal(
-    connection: Connection, expires_at: int, secret_sha256: bytes, secret: bytes, now: int, node: NodeRecord
-) -> Rejection | None:
+def _require_proof(expires_at: int, secret_sha256: bytes, secret: bytes, now: int) -> None:
     if now >= expires_at:
-        return Rejection(ReasonCode.ENROLMENT_EXPIRED, "enrolment")
+        raise Rejection(ReasonCode.ENROLMENT_EXPIRED, "enrolment")
     if not hmac.compare_digest(hashlib.sha256(secret).digest(), secret_sha256):
-        return Rejection(ReasonCode.CREDENTIAL_MISMATCH, "activation.secret")
-    try:
-        require_no_conflict(connection, node)
-    except Rejection as rejection:
-        return rejection
-    return None
+        raise Rejection(ReasonCode.CREDENTIAL_MISMATCH, "activation.secret")
+
+
+def _make_room(transaction: Transaction, node: NodeRecord) -> None:
+    """Of nodes that wait for a person, the oldest go: strangers may enrol where a person decides."""
+    if node.state == "pending":
+        newest = (
+            select(NODES.c.node_id)
+            .where(NODES.c.state == "pending")
+            .order_by(NODES.c.enrolled_at.desc())
+            .limit(MAX_PENDING - 1)
+        )
+        _drop_pending(transaction, NODES.c.node_id.not_in(newest) & (NODES.c.node_id != node.node_id))
+
+
+def drop_old_pending(transaction: Transaction, before: int) -> None:
+    """Nodes that wait for a person since before then are gone, with their names, as if they had never enrolled.
+
+    Not those that their TPM's maker vouches for: they are to be reported on, and only real TPMs can be so many.
+    """
+    _drop_pending(transaction, (NODES.c.enrolled_at < before) & (NODES.c.admission == "manual"))
+
+
+def _drop_pending(transaction: Transaction, which: ColumnElement[bool]) -> None:
+    connection = transaction.connection
+    found = select(NODES.c.node_id).where(which & (NODES.c.state == "pending"))
+    for node_id in connection.execute(found).scalars().all():
+        # No result of such a node was ever better than `none`: there is nothing to revoke.
+        end_challenges(transaction, node_id)
+        connection.execute(delete(NODES).where(NODES.c.node_id == node_id))
 
 
 def require_no_conflict(connection: Connection, node: NodeRecord) -> None:
@@ -122,14 +151,15 @@ def require_no_conflict(connection: Connection, node: NodeRecord) -> None:
     """
     same_tpm = _node(connection, node.node_id)
     if same_tpm is not None and same_tpm.node_name != node.node_name:
-        raise Rejection(ReasonCode.EK_CONFLICT, "enrolment.node_name", node.node_name, same_tpm.node_name)
+        # Not which name: whoever asks is anonymous.
+        raise Rejection(ReasonCode.EK_CONFLICT, "enrolment.node_name", node.node_name)
     if same_tpm is not None and same_tpm.state == "revoked":
         # Attack: a revoked node that enrols again with a new AK to be admitted again.
         raise Rejection(ReasonCode.NODE_REVOKED, "node", node.node_name)
     row = connection.execute(select(NODES).where(NODES.c.node_name == node.node_name)).mappings().first()
     if row is not None and row["node_id"] != node.node_id:
         if same_machine(connection, node.node_name, (row["node_id"], node.node_id)):
-            raise Rejection(ReasonCode.EK_CONFLICT, "enrolment.ek_public", node.node_id, row["node_id"])
+            raise Rejection(ReasonCode.EK_CONFLICT, "enrolment.ek_public", node.node_id)
         raise Rejection(ReasonCode.NODE_NAME_CONFLICT, "enrolment.node_name", node.node_name)
 
 
@@ -146,41 +176,9 @@ def _store_node(transaction: Transaction, node: NodeRecord, void: SignVoid) -> N
             )
     except IntegrityError as error:
         raise Rejection(ReasonCode.NODE_NAME_CONFLICT, "enrolment.node_name", node.node_name) from error
-    _void(transaction, node, void)
+    end_trust(transaction, node, void, same_ak=False)
     # What the former AK was asked is not for the new one to answer.
-    _end_challenges(connection, node.node_id)
-
-
-def _end_challenges(connection: Connection, node_id: str) -> None:
-    connection.execute(delete(CHALLENGES).where(CHALLENGES.c.node_id == node_id))
-    ended = {"next_nonce_sha256": None, "next_expires_at": None}
-    connection.execute(update(RESULTS).where(RESULTS.c.node_id == node_id).values(ended))
-
-
-def _void(transaction: Transaction, node: NodeRecord, void: SignVoid) -> None:
-    """A signed end of trust replaces the node's result, if it ever had one; counters and boot log start anew."""
-    connection = transaction.connection
-    row = connection.execute(select(RESULTS).where(RESULTS.c.node_id == node.node_id)).mappings().first()
-    fresh = {"reset_count": None, "restart_count": None, "clock_ms": None, "boot_log_sha256": None}
-    if row is None:
-        connection.execute(
-            insert(RESULTS).values(node_id=node.node_id, node_name=node.node_name, seq=0, moved=0, event=0)
-        )
-        return
-    result = void(node, row["seq"])
-    values = {
-        "node_name": node.node_name,
-        "seq": result.sequence,
-        "moved": row["moved"] + 1,
-        "event": transaction.next_event(),
-        "verdict": result.verdict,
-        "issued_at": result.issued_at,
-        "expires_at": result.expires_at,
-        "token": result.token,
-        "explanation": result.explanation,
-        "kubernetes_node_uid": result.kubernetes_node_uid,
-    }
-    connection.execute(update(RESULTS).where(RESULTS.c.node_id == node.node_id).values(**values, **fresh))
+    end_challenges(transaction, node.node_id)
 
 
 def set_state(
@@ -196,19 +194,9 @@ def set_state(
         update(NODES).where(NODES.c.node_id == node_id).values(state=state, version=NODES.c.version + 1)
     )
     if void is not None:
-        counters = transaction.connection.execute(
-            select(RESULTS.c.reset_count, RESULTS.c.restart_count, RESULTS.c.clock_ms).where(
-                RESULTS.c.node_id == node_id
-            )
-        ).first()
-        _void(transaction, node, void)
-        if counters is not None:
-            # The AK stays, so what was last seen of its counters stays: a revocation must not hide a roll-back.
-            transaction.connection.execute(
-                update(RESULTS)
-                .where(RESULTS.c.node_id == node_id)
-                .values(reset_count=counters[0], restart_count=counters[1], clock_ms=counters[2])
-            )
+        end_trust(transaction, node, void, same_ak=True)
+    if state == "revoked":
+        end_enrolments(transaction, node_id, node.node_name)
     transaction.connection.execute(moved(RESULTS.c.node_id == node_id))
     write_audit(transaction, changed(audit, node_id=node.node_id, node_name=node.node_name))
     return _required(transaction.connection, node_id)
@@ -217,7 +205,7 @@ def set_state(
 def replace(transaction: Transaction, node_id: str, ek: InventoryEk, void: SignVoid, audit: AuditEntry) -> NodeRecord:
     """The old TPM is no node any more, and its name waits for the TPM with `ek`. Raises Rejection `node-unknown`."""
     node = _required(transaction.connection, node_id)
-    _remove(transaction, node, void)
+    remove_node(transaction, node, void)
     set_single_ek(transaction.connection, node, ek)
     write_audit(transaction, changed(audit, node_id=node.node_id, node_name=node.node_name))
     return node
@@ -226,16 +214,10 @@ def replace(transaction: Transaction, node_id: str, ek: InventoryEk, void: SignV
 def forget(transaction: Transaction, node_id: str, void: SignVoid, audit: AuditEntry) -> NodeRecord:
     """Node and inventory entry are gone; its sequence number and audit rows stay. Raises Rejection `node-unknown`."""
     node = _required(transaction.connection, node_id)
-    _remove(transaction, node, void)
+    remove_node(transaction, node, void)
     transaction.connection.execute(delete(INVENTORY).where(INVENTORY.c.node_name == node.node_name))
     write_audit(transaction, changed(audit, node_id=node.node_id, node_name=node.node_name))
     return node
-
-
-def _remove(transaction: Transaction, node: NodeRecord, void: SignVoid) -> None:
-    _void(transaction, node, void)
-    _end_challenges(transaction.connection, node.node_id)
-    transaction.connection.execute(delete(NODES).where(NODES.c.node_id == node.node_id))
 
 
 def _node(connection: Connection, node_id: str) -> NodeRecord | None:

@@ -55,6 +55,7 @@ def node_record(row: RowMapping) -> NodeRecord:
         kubernetes_node_uid=row["kubernetes_node_uid"],
         enrolled_at=row["enrolled_at"],
         version=row["version"],
+        ek_certificate_sha256=row["ek_certificate_sha256"],
     )
 
 
@@ -83,6 +84,7 @@ def node_columns(node: NodeRecord) -> dict[str, Any]:
         "tpm_model": node.endorsement.model,
         "tpm_version": node.endorsement.version,
         "admission": node.admission,
+        "ek_certificate_sha256": node.ek_certificate_sha256,
         "kubernetes_node_uid": node.kubernetes_node_uid,
     }
 

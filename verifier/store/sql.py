@@ -40,6 +40,9 @@ from verifier.wire.failures import Rejection
 _KEEP_CHALLENGES_SECONDS = 600
 """So long after its end a nonce is still known as used or expired; later it is unknown."""
 
+KEEP_PENDING_SECONDS = 86_400
+"""So long a node waits for a person to approve it; a name is not reserved for ever by whoever came first."""
+
 
 class SqlStore:
     """`verifier.store.ports.Store` on one SQLite file. The reading methods belong to the event loop's thread."""
@@ -123,9 +126,9 @@ class SqlStore:
         """All inventory entries."""
         return inventory.read_inventory(self._reader)
 
-    def inventory_of(self, eks: tuple[InventoryEk, ...]) -> list[InventoryEntry]:
-        """The entries that list any of these EKs."""
-        return inventory.entries_of(self._reader, eks)
+    def inventory_entry(self, eks: tuple[InventoryEk, ...], node_name: str) -> InventoryEntry | None:
+        """See `store.inventory.entry_for`."""
+        return inventory.entry_for(self._reader, eks, node_name)
 
     def audit_after(self, row_id: int, limit: int) -> list[AuditRow]:
         """Committed audit rows after `row_id`."""
@@ -185,9 +188,9 @@ class SqlStore:
         """See `store.nodes.forget`."""
         return await self._writer.write(lambda t: nodes.forget(t, node_id, void, audit))
 
-    async def add_inventory(self, entries: tuple[InventoryEntry, ...], audit: AuditEntry) -> None:
+    async def add_inventory(self, entries: tuple[InventoryEntry, ...], void: SignVoid, audit: AuditEntry) -> list[str]:
         """See `store.inventory.add_inventory`."""
-        await self._writer.write(lambda t: inventory.add_inventory(t, entries, audit))
+        return await self._writer.write(lambda t: inventory.add_inventory(t, entries, void, audit))
 
     async def write_audit(self, audit: AuditEntry) -> None:
         """The entry is an audit row."""
@@ -198,11 +201,12 @@ class SqlStore:
         return await self._writer.write(lambda t: audit.chain_audit(t, sign))
 
     async def purge(self, now: int) -> None:
-        """Challenges, requests and boot logs that nothing can refer to any more are gone."""
+        """Challenges, requests and boot logs that nothing can refer to any more are gone; so are nodes nobody admitted."""
 
         def unit(transaction: Transaction) -> None:
             connection = transaction.connection
             connection.execute(delete(CHALLENGES).where(CHALLENGES.c.expires_at < now - _KEEP_CHALLENGES_SECONDS))
+            nodes.drop_old_pending(transaction, now - KEEP_PENDING_SECONDS)
             connection.execute(delete(REQUESTS).where(REQUESTS.c.expires_at < now))
             used = select(RESULTS.c.boot_log_sha256).where(RESULTS.c.boot_log_sha256.is_not(None))
             connection.execute(delete(BOOT_LOGS).where(BOOT_LOGS.c.sha256.not_in(used)))

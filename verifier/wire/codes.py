@@ -114,6 +114,10 @@ class ReasonCode(StrEnum):
         "Add the node with 'nodewarden inventory add' after checking which machine it is.",
     )
     NODE_NAME_MISMATCH = "node-name-mismatch", "Enrol under the node name that the inventory gives to this TPM."
+    NODE_REASSIGNED = (
+        "node-reassigned",
+        "Wait for the node's next attestation: the inventory moved it to another tenant or cohort.",
+    )
     NODE_NAME_CONFLICT = (
         "node-name-conflict",
         "Another TPM holds this name; settle it with 'nodewarden nodes replace' or 'nodes forget'.",
@@ -243,8 +247,7 @@ class ReasonCode(StrEnum):
     TPM_UNENDORSED = "tpm-unendorsed", "The baseline requires an EK certificate chain; provide the TPM's certificate."
     BOOT_FILE_NOT_ALLOWED = (
         "boot-file-not-allowed",
-        "Compare the files that the loader read (PCR 9: initrd, kernel, grub.cfg) with the baseline's list; restore the "
-        "listed ones, or release a baseline with these.",
+        "Compare what the loader read (PCR 9: initrd, kernel, grub.cfg) with the baseline, or release one with these.",
     )
     SECURE_BOOT_SHIM_VALIDATION_OFF = (
         "secure-boot-shim-validation-off",
@@ -252,8 +255,7 @@ class ReasonCode(StrEnum):
     )
     MOK_NOT_ALLOWED = (
         "mok-not-allowed",
-        "Compare shim's lists and settings (PCR 14; 'mokutil --list-enrolled') with the baseline's mok list; restore "
-        "them, or release a baseline with these.",
+        "Compare shim's lists and settings (PCR 14) with the baseline's mok, or release a baseline with these.",
     )
 
     # --- admission ---
