@@ -21,16 +21,20 @@ from typing import Any, cast
 
 import uvloop
 
-from admission.assembly import server_of
 from admission.clock import system_clock
-from admission.cluster_objects import NodeUid, PodUid
-from admission.cluster_view import Snapshot
+from admission.key_sets import parse_key_set
+from admission.kube import KubeClient
+from admission.live_view import LiveClusterView
+from admission.results import ALGORITHMS, InMemorySequences, ResultVerifier
+from admission.server import server_of
 from admission.serving_certificate import HotCertificate
 from admission.settings import Listen, Tls
 from admission.webhook import webhook_app
+from benchmarks.live_cluster import CHANGES_PER_S, LargeCluster
+from tests.admission.scripted_api import scripted_api
 from tests.admission.served import Certificate, make_certificate, trusting
 from tests.admission.test_webhook import BINDING, a_review
-from tests.admission.world import a_node, a_pod, a_policy, a_result, a_workload
+from tests.admission.world import AUDIENCE, ISSUER, Signer
 
 NAMES = ("binding_reviews_per_s", "binding_review_p99_ms")
 
@@ -42,35 +46,18 @@ SECONDS = 3.0
 ROUNDS = 3
 
 
-def _cluster(now: int) -> Snapshot:
-    nodes = [a_node(name=f"gpu-{n}", uid=NodeUid(f"node-{n}"), claimed_boot_id=f"boot-{n}") for n in range(NODES)]
-    return Snapshot(
-        pods={("ml", f"llm-{n}"): a_pod(name=f"llm-{n}", uid=PodUid(f"pod-{n}")) for n in range(PODS)},
-        nodes={node.name: node for node in nodes},
-        service_accounts={},
-        policies={"h200-prod": a_policy()},
-        workloads=(a_workload(),),
-        results={
-            node.name: a_result(
-                node_name=node.name,
-                kubernetes_node_uid=node.uid,
-                linux_boot_id=node.claimed_boot_id,
-                issued_at=now,
-                expires_at=now + 600,
-            )
-            for node in nodes
-        },
-    )
-
-
-def _serve(folder: Path) -> None:
-    state = _cluster(system_clock())
-    app = webhook_app(lambda: state, lambda: None, 60, system_clock)
-    server = server_of(app, Listen(port=0), HotCertificate(Tls(certificate=folder / "tls.pem", key=folder / "tls.key")))
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        print(listening.getsockname()[1], flush=True)
-        server.run([listening])
+def _serve(folder: Path, port: int) -> None:
+    keys = parse_key_set((folder / "keys").read_text(), ALGORITHMS, "keys")
+    verifier = ResultVerifier(lambda: keys, ISSUER, AUDIENCE, InMemorySequences())
+    view = LiveClusterView(KubeClient.from_kubeconfig(folder / "kubeconfig"), verifier, lambda _: None)
+    view.start()
+    while view.unready() is not None or view.state().staleness.results is not None:
+        time.sleep(0.1)
+    app = webhook_app(view.state, view.refresh, 2, system_clock)
+    hot = HotCertificate(Tls(certificate=folder / "tls.pem", key=folder / "tls.key"))
+    server = server_of(app, Listen(port=port), hot)
+    print("ready", flush=True)
+    server.run()
 
 
 class _Client(asyncio.Protocol):
@@ -109,7 +96,7 @@ def _requests(first: int) -> list[bytes]:
     for n in range(first, PODS, CONNECTIONS * 20):
         binding = {
             **BINDING,
-            "metadata": {"name": f"llm-{n}", "namespace": "ml", "uid": f"pod-{n}"},
+            "metadata": {"name": f"llm-{n}", "namespace": "ml", "uid": f"uid-llm-{n}"},
             "target": {"kind": "Node", "name": f"gpu-{n % NODES}"},
         }
         body = json.dumps(a_review(binding, sub="binding", name=f"llm-{n}")).encode()
@@ -148,34 +135,49 @@ async def _load(port: int, certificate: Certificate) -> tuple[float, list[float]
 def run() -> dict[str, dict[str, Any]]:
     """Reviews per second of one server core, and their 99th percentile in milliseconds: medians of three rounds."""
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory() as folder:
-        certificate = make_certificate(Path(folder))
-        server = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.binding_reviews", folder],
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, {cores[0]}),  # noqa: PLW1509 - no thread runs yet
-        )
-        os.sched_setaffinity(0, {cores[-1]})
-        try:
-            assert server.stdout is not None
-            port = int(server.stdout.readline())
-            rounds = [uvloop.run(_load(port, certificate)) for _ in range(ROUNDS)]
-        finally:
-            os.sched_setaffinity(0, set(cores))
-            server.terminate()
-            server.wait(20)
-            if server.stdout is not None:
-                server.stdout.close()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as name:
+        folder, signer = Path(name), Signer()
+        certificate = make_certificate(folder)
+        (folder / "keys").write_text(json.dumps(signer.jwks()))
+        cluster = LargeCluster(NODES, PODS, signer, system_clock())
+        with scripted_api(folder / "api", cluster):
+            (folder / "api/kubeconfig").rename(folder / "kubeconfig")
+            rounds = _rounds(folder, port, certificate, cores)
     rate = statistics.median(rate for rate, _ in rounds)
     p99 = statistics.median(statistics.quantiles(latencies, n=100)[98] for _, latencies in rounds) * 1000
     count = sum(len(latencies) for _, latencies in rounds)
-    how = f"/validate over TLS keep-alive, {CONNECTIONS} connections, one server core, {NODES} nodes, {PODS} pods"
+    how = (
+        f"/validate over TLS keep-alive, {CONNECTIONS} connections, one server core, view fed by watches: "
+        f"{NODES} nodes, {PODS} pods, {CHANGES_PER_S} changes of pods a second"
+    )
     return {
         "binding_reviews_per_s": {"value": round(rate), "unit": "1/s", "n": count, "how": how},
         "binding_review_p99_ms": {"value": round(p99, 2), "unit": "ms", "n": count, "how": how},
     }
 
 
+def _rounds(folder: Path, port: int, certificate: Certificate, cores: list[int]) -> list[tuple[float, list[float]]]:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.binding_reviews", str(folder), str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {cores[0]}),  # noqa: PLW1509 - no lock is held across the fork
+    )
+    os.sched_setaffinity(0, {cores[-1]})
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        return [uvloop.run(_load(port, certificate)) for _ in range(ROUNDS)]
+    finally:
+        os.sched_setaffinity(0, set(cores))
+        server.terminate()
+        server.wait(20)
+        if server.stdout is not None:
+            server.stdout.close()
+
+
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    _serve(Path(sys.argv[1]), int(sys.argv[2]))
