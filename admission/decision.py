@@ -7,7 +7,7 @@ SensitiveWorkload governs is let through untouched.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from admission.affinity import steered_affinity
@@ -62,7 +62,9 @@ class BindingRequest:
     pod_name: str
     pod_uid: str
     node_name: str
-    metadata_keys: frozenset[str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Kubernetes merges both onto the pod (pkg/registry/core/pod/storage, assignPod), over what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def decide_pod_create(state: AdmissionState, pod: Pod, now: int) -> Allow | Deny
     if governance is None:
         return Allow()
     findings = [Finding("deny", fault) for fault in governance.faults]
-    own = (*image_failures(governance, pod.images), *toleration_failures(pod))
+    own = (*image_failures(governance, pod.images), *toleration_failures(pod.tolerations))
     findings += [Finding(governance.action, failure) for failure in own]
     if pod.node_name:
         findings += _node_findings(state, governance, pod.node_name, now, set_directly=True)
@@ -105,6 +107,9 @@ def decide_pod_update(state: AdmissionState, old: Pod, pod: Pod, user: str, now:
     stale = state.stale(pod.namespace)
     if stale is not None:
         return Deny((stale,))
+    moved = _moved(old, pod)
+    if moved:
+        return Deny(moved)
     governance = govern(state, pod, now)
     if governance is None:
         relabelled = old.labels.get(WORKLOAD_LABEL) != pod.labels.get(WORKLOAD_LABEL)
@@ -127,10 +132,23 @@ def decide_pod_update(state: AdmissionState, old: Pod, pod: Pod, user: str, now:
     own = image_failures(governance, added)
     if any(image.role == "ephemeral" for image in added):
         own += access_failures(governance, "ephemeralcontainers")
-    tolerated = frozenset(toleration_failures(old))
-    own += tuple(failure for failure in toleration_failures(pod) if failure not in tolerated)
+    tolerated = frozenset(old.tolerations)
+    # By the whole toleration: one that only keeps a pod off the scheduler's list is none that keeps it from eviction.
+    own += toleration_failures(tuple(toleration for toleration in pod.tolerations if toleration not in tolerated))
     findings = [Finding(governance.action, failure) for failure in own]
     return decided([*findings, *_stricter_lost(state, old, governance, now)], governance)
+
+
+def _moved(old: Pod, pod: Pod) -> tuple[Failure, ...]:
+    # Kubernetes refuses both, later than it asks us; until it does, the new ones say who governs the pod and where.
+    return tuple(
+        Failure(ReasonCode.POD_IDENTITY_CHANGED, f"spec.{name}", after, before)
+        for name, before, after in (
+            ("serviceAccountName", old.service_account, pod.service_account),
+            ("nodeName", old.node_name, pod.node_name),
+        )
+        if before != after
+    )
 
 
 def _stricter_lost(state: ClusterState, old: Pod, governance: Governance, now: int) -> list[Finding]:
@@ -146,6 +164,10 @@ def decide_binding(state: AdmissionState, binding: BindingRequest, now: int) -> 
     stale = state.stale(binding.namespace)
     if stale is not None:
         return Deny((stale,))
+    # Attack: what may not be written on a pod, written on its Binding: no pod check would see it.
+    ours = sorted(key for key in {**binding.labels, **binding.annotations} if key.startswith(_OUR_KEYS))
+    if ours:
+        return Deny(tuple(Failure(ReasonCode.BINDING_METADATA_FORBIDDEN, "metadata", key) for key in ours))
     if not state.governs(binding.namespace):
         return Allow()
     where = f"pods.{binding.namespace}/{binding.pod_name}"
@@ -166,12 +188,22 @@ def decide_binding(state: AdmissionState, binding: BindingRequest, now: int) -> 
         stated.append(Failure(ReasonCode.POD_UID_MISMATCH, where, binding.pod_uid, pod.uid))
     if pod.deleting:
         stated.append(Failure(ReasonCode.POD_DELETING, where))
-    # Attack: labels and annotations of a Binding are merged onto the pod, past the checks of pod updates.
-    ours = sorted(key for key in binding.metadata_keys if key.startswith(_OUR_KEYS))
-    stated += [Failure(ReasonCode.BINDING_METADATA_FORBIDDEN, "metadata", key) for key in ours]
     findings = [Finding("deny", failure) for failure in (*stated, *governance.faults)]
     findings += _node_findings(state, governance, binding.node_name, now, set_directly=False)
+    if binding.labels or binding.annotations:
+        findings += _merged_findings(state, pod, binding, now)
     return decided(findings, governance)
+
+
+def _merged_findings(state: ClusterState, pod: Pod, binding: BindingRequest, now: int) -> list[Finding]:
+    # Attack: a Binding that overwrites the label which picked a stricter policy, past the checks of pod updates.
+    labels, annotations = {**pod.labels, **binding.labels}, {**pod.annotations, **binding.annotations}
+    merged = govern(state, replace(pod, labels=labels, annotations=annotations), now)
+    if merged is None:
+        return []
+    findings = [Finding("deny", fault) for fault in merged.faults]
+    findings += _node_findings(state, merged, binding.node_name, now, set_directly=False)
+    return [*findings, *_stricter_lost(state, pod, merged, now)]
 
 
 def steer(state: ClusterState, pod: Pod, affinity: Mapping[str, Any], now: int) -> dict[str, Any] | None:

@@ -125,7 +125,7 @@ def _report(state: Snapshot, pod: Pod, now: int) -> PodReport:
     nodes: list[str] = []
     refused: dict[str, tuple[Failure, ...]] = {}
     for name in (pod.node_name,) if pod.node_name else tuple(state.nodes):
-        bound = decide_binding(state, BindingRequest(pod.namespace, pod.name, pod.uid, name, frozenset()), now)
+        bound = decide_binding(state, BindingRequest(pod.namespace, pod.name, pod.uid, name), now)
         if isinstance(bound, Deny):
             refused[name] = bound.failures
         else:

@@ -115,11 +115,15 @@ def image_failures(governance: Governance, images: tuple[PodImage, ...]) -> tupl
     return tuple(failures)
 
 
-def toleration_failures(pod: Pod) -> tuple[Failure, ...]:
+def toleration_failures(tolerations: tuple[Toleration, ...]) -> tuple[Failure, ...]:
     """No toleration covers our taint, by name or by wildcard."""
     return tuple(
-        Failure(ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN, "spec.tolerations", toleration.key or "every key")
-        for toleration in pod.tolerations
+        Failure(
+            ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN,
+            "spec.tolerations",
+            f"{toleration.key or 'every key'}, {toleration.effect or 'every effect'}",
+        )
+        for toleration in tolerations
         if _covers_our_taint(toleration)
     )
 

@@ -97,8 +97,8 @@ def parse_binding(review: Review) -> BindingRequest:
     # Attack: a Binding whose object names another pod than the address that is checked.
     if (review.name or name) != name or _READER.text(metadata, "namespace") not in ("", review.namespace):
         raise _malformed("request.name", f"{review.namespace}/{review.name}", f"the Binding's own pod {name}")
-    keys = frozenset((*_READER.texts(metadata, "labels"), *_READER.texts(metadata, "annotations")))
-    return BindingRequest(review.namespace, name, _READER.text(metadata, "uid"), node, keys)
+    labels, annotations = _READER.texts(metadata, "labels"), _READER.texts(metadata, "annotations")
+    return BindingRequest(review.namespace, name, _READER.text(metadata, "uid"), node, labels, annotations)
 
 
 def parse_access(review: Review) -> AccessRequest:

@@ -47,7 +47,7 @@ def codes(decision: object) -> list[ReasonCode]:
 
 
 def a_binding(**changes: Any) -> BindingRequest:
-    return replace(BindingRequest("ml", "llm-0", POD_UID, NODE, frozenset()), **changes)
+    return replace(BindingRequest("ml", "llm-0", POD_UID, NODE), **changes)
 
 
 # --- creating pods ---
@@ -251,6 +251,22 @@ def test_a_pod_that_no_workload_governs_cannot_put_on_the_label_later() -> None:
     assert decide_pod_update(a_cluster(), worn, old, "tenant", NOW) == Allow()
 
 
+@pytest.mark.parametrize("old", [{}, {"service_account": "web"}, {"namespace": "free"}])
+@pytest.mark.parametrize("new", [{"node_name": "gpu-9"}, {"service_account": "other"}])
+def test_an_update_cannot_move_a_pod_or_make_it_anothers(old: dict[str, Any], new: dict[str, Any]) -> None:
+    decision = decide_pod_update(a_cluster(), a_pod(**old), a_pod(**{**old, **new}), "tenant", NOW)
+    assert codes(decision) == [ReasonCode.POD_IDENTITY_CHANGED]
+
+
+def test_a_toleration_of_scheduling_is_no_permission_for_one_of_eviction() -> None:
+    wild = Toleration("", "Exists", "NoSchedule")
+    old = a_pod(tolerations=(wild,))
+    assert decide_pod_update(a_cluster(), old, replace(old, labels={"a": "b"}), "tenant", NOW) == Allow()
+    new = replace(old, tolerations=(wild, Toleration("", "Exists", "NoExecute")))
+    decision = decide_pod_update(a_cluster(), old, new, "tenant", NOW)
+    assert codes(decision) == [ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN]
+
+
 # --- binding ---
 
 
@@ -265,15 +281,43 @@ def test_a_pod_may_be_bound_to_a_verified_node() -> None:
         ({"pod_uid": "another"}, ReasonCode.POD_UID_MISMATCH),
         ({"pod_name": "llm-9"}, ReasonCode.POD_UNKNOWN),
         ({"node_name": "gpu-9"}, ReasonCode.NODE_UNKNOWN_TO_CLUSTER),
-        ({"metadata_keys": frozenset({"nodewarden.dev/workload"})}, ReasonCode.BINDING_METADATA_FORBIDDEN),
+        ({"labels": {"nodewarden.dev/workload": "llm"}}, ReasonCode.BINDING_METADATA_FORBIDDEN),
         (
-            {"metadata_keys": frozenset({"nodewarden.node-restriction.kubernetes.io/verified"})},
+            {"annotations": {"nodewarden.node-restriction.kubernetes.io/verified": "true"}},
             ReasonCode.BINDING_METADATA_FORBIDDEN,
         ),
     ],
 )
 def test_a_binding_with_one_wrong_part_is_denied_for_it(changes: dict[str, Any], code: ReasonCode) -> None:
     assert codes(decide_binding(a_cluster(), a_binding(**changes), NOW)) == [code]
+
+
+GOLD = a_workload(stricter=(StricterRule({"tier": "gold"}, "h200-gold"),))
+GOLD_POLICIES = (a_policy(), a_policy(name="h200-gold", baselines={"h200-prod": (4, 3, 0)}))
+
+
+def test_a_binding_cannot_overwrite_the_label_that_picked_a_stricter_policy() -> None:
+    policies = (a_policy(), a_policy(name="h200-gold"))
+    state = a_cluster(pod=a_pod(labels={"tier": "gold"}), policies=policies, workloads=(GOLD,))
+    assert decide_binding(state, a_binding(), NOW) == Allow()
+    assert decide_binding(state, a_binding(labels={"zone": "a", "tier": "gold"}), NOW) == Allow()
+    bronze = decide_binding(state, a_binding(labels={"tier": "bronze"}), NOW)
+    assert codes(bronze) == [ReasonCode.WORKLOAD_LABEL_CHANGED]
+
+
+def test_a_binding_that_picks_a_stricter_policy_is_checked_under_it() -> None:
+    state = a_cluster(policies=GOLD_POLICIES, workloads=(GOLD,))
+    assert decide_binding(state, a_binding(), NOW) == Allow()
+    decision = decide_binding(state, a_binding(labels={"tier": "gold"}), NOW)
+    assert codes(decision) == [ReasonCode.BASELINE_BELOW_FLOOR]
+
+
+@pytest.mark.parametrize("place", ["labels", "annotations"])
+@pytest.mark.parametrize("namespace", ["ml", "free"])
+def test_our_keys_on_a_binding_are_denied_for_ungoverned_pods_too(place: str, namespace: str) -> None:
+    state = a_cluster(pod=a_pod(service_account="web"))
+    binding = a_binding(**{"namespace": namespace, place: {"nodewarden.dev/workload": "llm"}})
+    assert codes(decide_binding(state, binding, NOW)) == [ReasonCode.BINDING_METADATA_FORBIDDEN]
 
 
 def test_a_binding_of_a_pod_that_is_being_deleted_is_denied() -> None:

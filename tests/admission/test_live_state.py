@@ -74,7 +74,7 @@ def decisions(state: LiveState, namespace: str = "ml") -> dict[str, Allow | Deny
     return {
         "create": decide_pod_create(state, pod, NOW),
         "update": decide_pod_update(state, pod, replace(pod, labels={"a": "b"}), "tenant", NOW),
-        "binding": decide_binding(state, BindingRequest(namespace, "llm-0", POD_UID, NODE, frozenset()), NOW),
+        "binding": decide_binding(state, BindingRequest(namespace, "llm-0", POD_UID, NODE), NOW),
         "access": decide_access(state, AccessRequest(namespace, "llm-0", "exec"), NOW),
         "namespace": decide_namespace(state, NamespaceChange(namespace, enforced_before=True, enforced_after=True)),
         "release": decide_release(state, an_identity(namespace=namespace, pod_name="bound"), ("llm/key",), NOW),
@@ -179,7 +179,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def binding(view: LiveClusterView) -> list[ReasonCode]:
-    asked = BindingRequest("ml", "llm-0", PodUid(POD_UID), NODE, frozenset())
+    asked = BindingRequest("ml", "llm-0", PodUid(POD_UID), NODE)
     decision = decide_binding(view.state(), asked, NOW)
     return [failure.code for failure in decision.failures] if isinstance(decision, Deny) else []
 

@@ -419,7 +419,7 @@ def test_a_view_that_cannot_be_read_for_30_seconds_allows_nothing(directory: Dir
     directory.write("broken.yaml", "kind: x")
     directory.view.reload_if_changed()
     directory.seconds = manifests.MAX_SILENCE_SECONDS - 1
-    binding = BindingRequest("ml", "llm-0", POD_UID, NODE, frozenset())
+    binding = BindingRequest("ml", "llm-0", POD_UID, NODE)
     assert isinstance(decide_binding(directory.view.state(), binding, NOW), Allow)
     assert directory.view.unready() is None
     directory.seconds = manifests.MAX_SILENCE_SECONDS

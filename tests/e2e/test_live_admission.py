@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,16 +14,19 @@ from typing import Any
 import pytest
 
 from admission.clock import system_clock
+from admission.cluster_events import EventWriter, notice_of
 from admission.decision import Allow, BindingRequest, Deny, decide_binding, decide_pod_create
 from admission.kinds import attestation_manifest
 from admission.kube import KubeClient, KubeDenied
 from admission.live_view import LiveClusterView
 from admission.results import InMemorySequences, ResultVerifier
+from admission.review import parse_review
 from admission.server import server_of
 from admission.serving_certificate import ManagedCertificate
 from admission.settings import Listen, ManagedTls
-from admission.webhook import Gates, webhook_app
+from admission.webhook import Gates, validate, webhook_app
 from tests.admission.served import serving
+from tests.admission.test_webhook import a_review
 from tests.admission.world import AUDIENCE, IMAGE, ISSUER, Signer, a_pod, a_result
 from tests.e2e import pods
 from tests.e2e.client import Client
@@ -123,7 +127,7 @@ class Watched:
     def decide(self, pod: dict[str, Any], node: str = NODE) -> list[ReasonCode]:
         """Why the binding of `pod` is denied now; empty when it is allowed."""
         metadata = pod["metadata"]
-        binding = BindingRequest(self.namespace, metadata["name"], metadata["uid"], node, frozenset())
+        binding = BindingRequest(self.namespace, metadata["name"], metadata["uid"], node)
         decision = decide_binding(self.view.state(), binding, system_clock())
         return [failure.code for failure in decision.failures] if isinstance(decision, Deny) else []
 
@@ -332,6 +336,50 @@ def test_the_api_server_trusts_the_certificate_that_the_webhook_made_and_also_th
             managed.close()
             for kind in ("validating", "mutating"):
                 admin.delete(f"{root}/{kind}webhookconfigurations/live-test")
+
+
+def test_a_denial_is_told_on_the_pod_and_on_the_replica_set_that_made_it(watched: Watched) -> None:
+    template = {
+        "metadata": {"labels": {"app": "llm"}},
+        "spec": pods.a_pod("x", IMAGE, serviceAccountName="llm", schedulerName="nobody")["spec"],
+    }
+    template["spec"].pop("terminationGracePeriodSeconds")
+    replicas = {"selector": {"matchLabels": {"app": "llm"}}, "replicas": 1, "template": template}
+    metadata = {"name": "llm", "namespace": watched.namespace}
+    watched.admin.must_create(
+        f"/apis/apps/v1/namespaces/{watched.namespace}/replicasets", {"metadata": metadata, "spec": replicas}
+    )
+
+    def made() -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = watched.admin.must_get(pods.pods_path(watched.namespace))["items"]
+        return items
+
+    wait_until("its pod is there", lambda: len(made()) == 1, 20)
+    [pod] = made()
+    watched.until([ReasonCode.RESULT_MISSING], pod)
+    body = {
+        "kind": "Binding",
+        "apiVersion": "v1",
+        "metadata": {"name": pod["metadata"]["name"], "namespace": watched.namespace, "uid": pod["metadata"]["uid"]},
+        "target": {"kind": "Node", "name": NODE},
+    }
+    fields = {"namespace": watched.namespace, "name": pod["metadata"]["name"]}
+    review = parse_review(json.dumps(a_review(body, sub="binding", **fields)).encode())
+    denial = validate(watched.view.state(), review, system_clock())
+    assert isinstance(denial, Deny)
+    writer = EventWriter(watched.client, "nodewarden-webhook", system_clock)
+    writer.start()
+    writer.tell(notice_of(review, denial))
+
+    def told() -> set[str]:
+        found = watched.admin.must_get(f"/api/v1/namespaces/{watched.namespace}/events")["items"]
+        return {
+            event["involvedObject"]["kind"]
+            for event in found
+            if event["reason"] == "BindingDenied" and ReasonCode.RESULT_MISSING.value in event["message"]
+        }
+
+    wait_until("both were told", lambda: told() == {"Pod", "ReplicaSet"}, 10)
 
 
 def test_who_may_not_list_is_told_so_and_sees_nothing(plane: ControlPlane, namespace: str) -> None:

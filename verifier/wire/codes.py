@@ -314,6 +314,10 @@ class ReasonCode(StrEnum):
         "Re-create the pod: its nodewarden label, annotation and stricter policy cannot be changed.",
     )
     MIN_BASELINE_INVALID = "min-baseline-invalid", "Write the annotation as NAME@MAJOR.MINOR.PATCH."
+    POD_IDENTITY_CHANGED = (
+        "pod-identity-changed",
+        "Leave the pod's serviceAccountName and nodeName as they are; create another pod instead.",
+    )
     REVIEW_MALFORMED = (
         "review-malformed",
         "Send an AdmissionReview v1 for a resource that the webhook is registered for.",
