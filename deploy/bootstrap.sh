@@ -4,7 +4,6 @@
 # verifier's or the broker's volume was lost. Needs kubectl with rights in both namespaces.
 set -euo pipefail
 system=nodewarden-system
-kubectl() { command kubectl ${KUBECONFIG:+--kubeconfig="$KUBECONFIG"} "$@"; }
 read_file() { kubectl -n "$system" exec "deploy/nodewarden-$1" -c "$1" -- cat "/var/lib/nodewarden/$2"; }
 apply() { kubectl "$@" --dry-run=client -o yaml | kubectl apply -f -; }
 
