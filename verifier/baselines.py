@@ -7,6 +7,7 @@ from pathlib import Path
 
 from policies.compiler import CompiledBaseline, compile_baseline
 from policies.faults import BaselineFault
+from policies.lint import lint
 from policies.loader import load_baseline
 from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
@@ -67,6 +68,11 @@ def load_baselines(directory: Path) -> BaselineSet:
 
 def _load(path: Path) -> CompiledBaseline:
     try:
-        return compile_baseline(load_baseline(path.read_text(encoding="utf-8"), path.name))
+        baseline = load_baseline(path.read_text(encoding="utf-8"), path.name)
+        faults = lint(baseline, path.name)
+        if faults:
+            # What should not be used is not used: nobody reads warnings of a running service.
+            raise faults[0]
+        return compile_baseline(baseline)
     except (BaselineFault, UnicodeDecodeError) as error:
         raise MalformedEvidence(ReasonCode.BASELINE_INVALID, path.name, str(error)) from error

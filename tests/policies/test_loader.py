@@ -245,3 +245,24 @@ def test_what_the_yaml_library_would_have_read_is_not_what_was_written() -> None
     """Why the library's own loader is not used: the traps are real."""
     read = yaml.safe_load("{v: 3.10, on: 12:30:45, a: 1, a: 2}")
     assert read == {"v": 3.1, True: 45045, "a": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "paths"),
+    [
+        (lambda d: d["metadata"].update(summary="FILL"), ["b.metadata.summary"]),
+        (
+            lambda d: d["appliesTo"].update(tenants=["FILL"], cohorts=["FILL"]),
+            ["b.appliesTo.tenants.0", "b.appliesTo.cohorts.0"],
+        ),
+        (lambda d: d["bootSets"][0].update(lockdown="FILL"), ["b.bootSets.0.lockdown"]),
+        (lambda d: d["firmware"]["allow"][0].update(version="FILL"), ["b.firmware.allow.0.version"]),
+    ],
+)
+def test_a_placeholder_of_a_draft_is_told_as_one(change: Change, paths: list[str]) -> None:
+    changed = document()
+    change(changed)
+    with pytest.raises(BaselineFault) as refused:
+        load_baseline(json.dumps(changed), "b")
+    assert {fault.code for fault in refused.value.every} == {PolicyCode.PLACEHOLDER_LEFT}
+    assert [fault.path for fault in refused.value.every] == paths

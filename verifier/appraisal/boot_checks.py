@@ -174,7 +174,8 @@ def _files(files: tuple[BootFile, ...], usable: frozenset[int], boot_set: Compil
 def _mok(found: tuple[MokMeasurement, ...], usable: frozenset[int], boot_set: CompiledBootSet) -> Iterator[Failure]:
     """What shim measures of itself, all and in order: the kernel trusts the keys in it for modules and kexec.
 
-    Attack: MokListTrusted and MokSBState may both be 1, so that their digests are the same; the order tells them.
+    Attack: MokListTrusted and MokSBState may both be 1 and have one digest, and the log's names are hints. So their
+    number counts; and MokSBState is in PCR 7 with its name, where `_secure_boot` looks.
     """
     code, claim = ReasonCode.MOK_NOT_ALLOWED, f"boot.{boot_set.id}.mok"
     if _MOK_PCR not in usable:
