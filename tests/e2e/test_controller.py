@@ -80,6 +80,12 @@ def _condition(status: dict[str, Any], kind: str) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
+def _node_set(cluster: Controllers) -> dict[str, str]:
+    answer = cluster.admin.get(f"{OURS}/verifiednodesets/verified")
+    nodes: dict[str, str] = answer.body["spec"]["nodes"] if answer.accepted else {}
+    return nodes
+
+
 def _renewals(cluster: Controllers, lease: str) -> str:
     answer = cluster.admin.get(f"{LEASES}/{lease}")
     return str(answer.body["spec"]["renewTime"]) if answer.accepted else ""
@@ -98,7 +104,7 @@ def test_an_affirming_result_becomes_label_attestation_and_set_entry_within_two_
     assert _condition(status, "Verified") == ("True", "Attested")
     assert status["policies"] == [{"name": POLICY, "result": "Pass"}]
     assert status["baseline"] == {"name": "h200-prod", "version": "4.2.0"}
-    until("the set", lambda: name in cluster.admin.must_get(f"{OURS}/verifiednodesets/verified")["spec"]["nodes"])
+    until("the set", lambda: name in _node_set(cluster))
     until(
         "the policy's count",
         lambda: (
@@ -125,7 +131,7 @@ def test_a_fallen_verdict_takes_the_label_within_two_seconds_and_evicts_the_sens
     status = cluster.attestation(verified)
     assert _condition(status, "Verified") == ("False", "NodeNotVerified")
     assert not cluster.ending(namespace, "plain")
-    until("out of the set", lambda: not cluster.admin.must_get(f"{OURS}/verifiednodesets/verified")["spec"]["nodes"])
+    until("out of the set", lambda: verified not in _node_set(cluster))
     events = cluster.admin.must_get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
     lost = [event for event in events if event["reason"] == "NodeVerificationLost"]
     assert any(ReasonCode.NODE_NOT_VERIFIED.value in event["note"] for event in lost)

@@ -1,0 +1,257 @@
+"""The order of a fall, and that a refused step holds up no other: the reconciler over an API server that refuses."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from admission.cluster_objects import PodUid
+from admission.controller.eviction import Evictions
+from admission.controller.gates import Gates
+from admission.controller.heartbeat import ResultsHeartbeat
+from admission.controller.node_marks import VERIFIED_LABEL
+from admission.controller.node_reconciler import NodeReconciler
+from admission.controller.observed import ObservedNode, ObservedPod
+from admission.controller.results_book import ResultsBook
+from admission.controller.view import ControllerView, Kept
+from admission.controller.writer import Writer
+from admission.kube import KubeClient, KubeConflict, KubeDenied, KubeUnavailable
+from admission.results import InMemorySequences, ResultVerifier
+from admission.trust_objects import ATTESTATION_GATE, VERIFIED_LABEL_PREFIX, OnLoss
+from tests.admission.world import (
+    AUDIENCE,
+    ISSUER,
+    NODE,
+    NODE_UID,
+    NOW,
+    Signer,
+    a_node,
+    a_pod,
+    a_policy,
+    a_result,
+    a_workload,
+)
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Refusal
+from verifier.wire.result import Submodule, Verdict
+
+HOLDS = VERIFIED_LABEL_PREFIX + "h200-prod"
+ATTESTATION = f"/apis/nodewarden.dev/v1alpha1/nodeattestations/{NODE}"
+POD = "/api/v1/namespaces/ml/pods/llm-0"
+BAD = {
+    "sequence": NOW * 1000 + 1,
+    "verdict": Verdict.CONTRAINDICATED,
+    "submodules": {"tpm": Submodule(Verdict.CONTRAINDICATED, {"instance-identity": 96})},
+}
+
+
+class Api:
+    """An API server that remembers what was asked of it, and refuses what it was told to refuse."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, Any]] = []
+        self.refuses: dict[str, Refusal] = {}
+
+    def request(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
+        self.requests.append((method, path, body))
+        for part, refusal in self.refuses.items():
+            if part in path:
+                raise refusal
+        return {"metadata": {"uid": "made"}}
+
+    def asked(self) -> list[tuple[str, str]]:
+        return [(method, path) for method, path, _ in self.requests]
+
+
+class World:
+    """One labelled node with one sensitive pod, and the reconciler over them."""
+
+    def __init__(self, leads: bool = True, **on_loss: Any) -> None:
+        self.api, self.signer, self.now = Api(), Signer(), NOW
+        keys = self.signer.key_set()
+        verifier = ResultVerifier(lambda: keys, ISSUER, AUDIENCE, InMemorySequences())
+        self.book = ResultsBook(verifier, lambda: None)
+        client = cast("KubeClient", self.api)
+        self.changed: list[tuple[str, str]] = []
+        self.view = ControllerView(
+            client, self.book, "nodewarden-system", lambda kind, name: self.changed.append((kind, name))
+        )
+        self.writer = Writer(client, lambda: leads)
+        self.evictions = Evictions(self.writer, 60)
+        self.nodes = NodeReconciler(self.view, self.book, self.writer, self.evictions, lambda: self.now)
+        policy = a_policy(on_loss=OnLoss(**on_loss))
+        self.view.policies.objects[("", policy.name)] = Kept(policy, "u", 1, {})
+        self.view.workloads.objects[("", "llm")] = Kept(a_workload(), "u", 1, {})
+        self.view._workload_changed(("", "llm"), None, self.view.workloads.objects[("", "llm")])
+        self.put_node({VERIFIED_LABEL: "true", HOLDS: "true"})
+        self.put_pod(ObservedPod(a_pod(node_name=NODE), (), None))
+        self.take()
+        self.view.attestations.objects[("", NODE)] = Kept(NODE_UID, "att", 1, {})
+        self.nodes.reconcile(NODE)
+        stored = self.body_of(f"{ATTESTATION}/status")["status"]
+        self.view.attestations.objects[("", NODE)] = Kept(NODE_UID, "att", 1, stored)
+        self.api.requests.clear()
+
+    def take(self, **changes: Any) -> None:
+        assert self.book.take(self.signer.result(a_result(**changes))) == NODE
+
+    def put_node(self, labels: dict[str, str]) -> None:
+        self.view.nodes.objects[("", NODE)] = ObservedNode(a_node(), labels, (), "7")
+
+    def put_pod(self, pod: ObservedPod) -> None:
+        key = (pod.pod.namespace, pod.pod.name)
+        old = self.view.pods.objects.get(key)
+        self.view.pods.objects[key] = pod
+        self.view._pod_changed(key, old, pod)
+
+    def body_of(self, path: str) -> Any:
+        return next(body for _, asked, body in self.api.requests if asked == path)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_node_that_is_as_it_shall_be_is_not_written(world: World) -> None:
+    assert world.nodes.reconcile(NODE) is not None
+    assert world.api.requests == []
+
+
+def test_a_fall_is_written_in_the_order_attestation_label_eviction(world: World) -> None:
+    world.take(**BAD)
+    world.nodes.reconcile(NODE)
+    wanted = [("PATCH", f"{ATTESTATION}/status"), ("PATCH", f"/api/v1/nodes/{NODE}"), ("POST", f"{POD}/eviction")]
+    assert world.api.asked() == wanted
+    assert world.body_of(f"/api/v1/nodes/{NODE}")["metadata"]["labels"] == {VERIFIED_LABEL: None, HOLDS: None}
+    options = world.body_of(f"{POD}/eviction")["deleteOptions"]
+    assert options == {"gracePeriodSeconds": 30, "preconditions": {"uid": a_pod().uid}}
+
+
+@pytest.mark.parametrize("refused", ["nodeattestations", "/api/v1/nodes/", "eviction"])
+def test_a_step_that_is_refused_holds_up_no_other_and_comes_again(world: World, refused: str) -> None:
+    world.take(**BAD)
+    world.api.refuses[refused] = KubeDenied(403, "Forbidden", refused, "no")
+    if refused == "eviction":
+        world.nodes.reconcile(NODE)
+    else:
+        with pytest.raises(KubeDenied) as denied:
+            world.nodes.reconcile(NODE)
+        assert denied.value.code is ReasonCode.KUBERNETES_REFUSED
+    assert len(world.api.requests) == 3
+    world.api.refuses.clear()
+    world.api.requests.clear()
+    world.nodes.reconcile(NODE)
+    assert len(world.api.requests) >= 2
+
+
+def test_a_fall_that_cannot_be_written_is_known_for_how_long(world: World) -> None:
+    world.take(**BAD)
+    world.api.refuses["nodeattestations"] = KubeUnavailable("x", "away")
+    with pytest.raises(KubeUnavailable):
+        world.nodes.reconcile(NODE)
+    assert world.nodes.oldest_unwritten_seconds() > 0
+    world.api.refuses.clear()
+    world.nodes.reconcile(NODE)
+    assert world.nodes.oldest_unwritten_seconds() == 0
+
+
+def test_open_leases_have_a_head_start_over_the_label(world: World) -> None:
+    lease = {"nodeName": NODE, "secret": "llm/key"}
+    world.view.releases.objects[("", "lease")] = Kept(lease, "u", 1, {})
+    world.take(**BAD)
+    again = world.nodes.reconcile(NODE)
+    assert again is not None
+    assert again <= 0.1
+    path = "/apis/nodewarden.dev/v1alpha1/secretreleases/lease/status"
+    assert world.api.asked() == [("PATCH", f"{ATTESTATION}/status"), ("PATCH", path)]
+    asked = world.body_of(path)["status"]
+    world.view.releases.objects[("", "lease")] = Kept(lease, "u", 1, {**asked, "revokedAt": "2027-01-15T08:00:00Z"})
+    world.api.requests.clear()
+    world.nodes.reconcile(NODE)
+    assert ("PATCH", f"/api/v1/nodes/{NODE}") in world.api.asked()
+    assert ("PATCH", path) not in world.api.asked()
+
+
+def test_labels_do_not_wait_for_taints_that_conflict() -> None:
+    world = World(taint=True)
+    world.take(**BAD)
+    world.api.refuses["/api/v1/nodes/"] = KubeConflict(409, "Conflict", "nodes", "changed")
+    with pytest.raises(KubeConflict):
+        world.nodes.reconcile(NODE)
+    bodies = [body for _, path, body in world.api.requests if path == f"/api/v1/nodes/{NODE}"]
+    assert ["spec" in body for body in bodies] == [True, False]
+    world.api.refuses.clear()
+    world.api.requests.clear()
+    world.put_node({})
+    world.nodes.reconcile(NODE)
+    taints = world.body_of(f"/api/v1/nodes/{NODE}")["spec"]["taints"]
+    assert {taint["effect"] for taint in taints} == {"NoSchedule", "NoExecute"}
+
+
+def test_a_replica_that_does_not_lead_writes_nothing() -> None:
+    with pytest.raises(KubeUnavailable) as refused:
+        World(leads=False)
+    assert refused.value.code is ReasonCode.KUBERNETES_UNREACHABLE
+
+
+def test_the_attestation_of_a_node_that_is_gone_goes(world: World) -> None:
+    del world.view.nodes.objects[("", NODE)]
+    assert world.nodes.reconcile(NODE) is None
+    assert world.api.asked() == [("DELETE", ATTESTATION)]
+
+
+def test_an_attestation_without_a_result_of_ours_goes_and_gives_no_label() -> None:
+    world = World()
+    world.book._entries.clear()
+    world.nodes.reconcile(NODE)
+    assert world.api.asked()[0] == ("DELETE", ATTESTATION)
+    assert world.body_of(f"/api/v1/nodes/{NODE}")["metadata"]["labels"] == {VERIFIED_LABEL: None, HOLDS: None}
+
+
+def test_a_pod_that_is_being_deleted_slowly_is_hurried(world: World) -> None:
+    world.put_pod(ObservedPod(a_pod(node_name=NODE, deleting=True), (), None))
+    world.take(**BAD)
+    world.nodes.reconcile(NODE)
+    assert world.body_of(POD) == {"preconditions": {"uid": a_pod().uid}, "gracePeriodSeconds": 30}
+
+
+def test_a_pod_of_another_service_account_is_left_alone(world: World) -> None:
+    world.put_pod(ObservedPod(a_pod(name="plain", node_name=NODE, service_account="plain"), (), None))
+    world.take(**BAD)
+    world.nodes.reconcile(NODE)
+    assert not [path for _, path in world.api.asked() if "plain" in path]
+
+
+def test_a_gate_stays_while_no_node_passes_and_while_an_object_cannot_be_read(world: World) -> None:
+    gates = Gates(world.view, world.writer, lambda: world.now)
+    world.put_pod(ObservedPod(a_pod(name="g", uid=PodUid("g"), gates=(ATTESTATION_GATE,)), (), None))
+    ungoverned = a_pod(name="u", uid=PodUid("u"), service_account="plain", gates=(ATTESTATION_GATE,))
+    world.put_pod(ObservedPod(ungoverned, (), None))
+    world.view.workloads.unreadable = frozenset({("", "newer")})
+    world.put_node({})
+    assert (gates.reconcile("ml/g"), gates.reconcile("ml/u")) == (30.0, 30.0)
+    assert world.api.requests == []
+    world.put_node({VERIFIED_LABEL: "true", HOLDS: "true"})
+    world.view.workloads.unreadable = frozenset()
+    gates.reconcile("ml/g")
+    gates.reconcile("ml/u")
+    assert [path.rpartition("/")[2] for _, path in world.api.asked()] == ["g", "u"]
+
+
+def test_the_results_lease_is_not_renewed_while_results_are_not_fresh(world: World) -> None:
+    fresh = [False]
+    heartbeat = ResultsHeartbeat(world.writer, "nodewarden-system", "me", lambda: fresh[0])
+
+    def once(seconds: float) -> bool:
+        heartbeat.stop()
+        return True
+
+    heartbeat._stop.wait = once  # type: ignore[assignment,method-assign]  # - one round, without waiting
+    heartbeat.run()
+    assert world.api.requests == []
+    heartbeat._stop.clear()
+    fresh[0] = True
+    heartbeat.run()
+    assert [path.rpartition("/")[2] for _, path in world.api.asked()] == ["nodewarden-results"]
