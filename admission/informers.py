@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from admission.kube import EventType, KubeClient, KubeGone
+from admission.layers import LayeredStore
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal, Unavailable
 
@@ -47,7 +48,7 @@ class Informer(Generic[ValueT]):
         self.path = path
         self._client, self._parse, self._changed, self._clock = client, parse, changed, clock
         self._lock = threading.Lock()
-        self._objects: dict[Key, ValueT | Failure] = {}
+        self._objects: LayeredStore[Key, ValueT | Failure] = LayeredStore()
         self._version = 0
         self._alive_at: float | None = None
         self._stop = threading.Event()
@@ -77,10 +78,10 @@ class Informer(Generic[ValueT]):
         """Rises with every change."""
         return self._version
 
-    def copy(self) -> tuple[int, dict[Key, ValueT | Failure]]:
-        """The version and a copy of the objects at that version."""
+    def moment(self) -> tuple[int, Mapping[Key, ValueT | Failure]]:
+        """The version, and the objects at that version, which nobody changes any more."""
         with self._lock:
-            return self._version, self._objects.copy()
+            return self._version, self._objects.moment()
 
     def _run(self) -> None:
         version, backoff = "", MIN_BACKOFF_SECONDS
@@ -120,9 +121,8 @@ class Informer(Generic[ValueT]):
             raise Unavailable(ReasonCode.KUBERNETES_UNREACHABLE, self.path, "a list without resourceVersion")
         with self._lock:
             first = self._alive_at is None
-            changed = first or listed != self._objects
+            changed = self._objects.replace(listed) or first
             if changed:
-                self._objects = listed
                 self._version += 1
             self._alive_at = began
         if changed:
@@ -159,15 +159,10 @@ class Informer(Generic[ValueT]):
     def _apply(self, kind: EventType, fields: Mapping[str, Any]) -> None:
         key, value = self._read(fields)
         with self._lock:
-            if kind == "DELETED":
-                changed = self._objects.pop(key, None) is not None
-            else:
-                changed = self._objects.get(key) != value
-                if changed:
-                    if len(self._objects) >= MAX_OBJECTS:
-                        # The list that follows finds them too many as well, and the cache ages.
-                        raise KubeGone(410, "Full", self.path, f"more than {MAX_OBJECTS} objects")
-                    self._objects[key] = value
+            if kind != "DELETED" and len(self._objects) >= MAX_OBJECTS and self._objects.get(key) is None:
+                # The list that follows finds them too many as well, and the cache ages.
+                raise KubeGone(410, "Full", self.path, f"more than {MAX_OBJECTS} objects")
+            changed = self._objects.put(key, None if kind == "DELETED" else value)
             if changed:
                 self._version += 1
         if changed:

@@ -57,17 +57,22 @@ def read_renewal(fields: Mapping[str, Any]) -> str:
 
 
 class ResultReader:
-    """Reads the result in a NodeAttestation, verified; each one once, as long as it does not change."""
+    """Reads the result in a NodeAttestation, verified; each one once, while neither it nor the keys change."""
 
     def __init__(self, verifier: ResultVerifier, report: Callable[[Failure], None]) -> None:
         self._verifier, self._report = verifier, report
         self._verified: dict[str, tuple[NodeAttestation, AttestationResult]] = {}
+        self._verified_keys = verifier.key_ids()
 
     def __call__(self, fields: Mapping[str, Any]) -> AttestationResult:
         """The result for exactly the Node that the object names. Raises as the verifier, `result-node-mismatch`."""
         try:
             attestation = parse_attestation(fields, "nodeattestations")
             name = attestation.node_name
+            key_ids = self._verifier.key_ids()
+            if key_ids != self._verified_keys:
+                # A key that was withdrawn vouches for nothing that it signed before.
+                self._verified, self._verified_keys = {}, key_ids
             known = self._verified.get(name)
             if known is not None and known[0] == attestation:
                 return known[1]
@@ -163,7 +168,7 @@ class LiveClusterView:
         self._dirty = True
 
     def _lease_changed(self) -> None:
-        _, leases = self._lease.copy()
+        _, leases = self._lease.moment()
         renewal = leases.get((SYSTEM_NAMESPACE, RESULTS_LEASE))
         with self._lock:
             if not isinstance(renewal, str):
@@ -196,10 +201,10 @@ class LiveClusterView:
         )
         self._fresh_until = float("-inf")
 
-    def _changed(self, informer: Informer[Any]) -> dict[Any, Any] | None:
+    def _changed(self, informer: Informer[Any]) -> Mapping[Any, Any] | None:
         if self._versions.get(informer.path) == informer.version:
             return None
-        self._versions[informer.path], objects = informer.copy()
+        self._versions[informer.path], objects = informer.moment()
         return objects
 
     def _rules_of(self, workloads: Mapping[tuple[str, str], SensitiveWorkload | Failure]) -> Rules:

@@ -76,7 +76,7 @@ def test_objects_are_listed_and_then_followed(tmp_path: Path) -> None:
     server = Server([lambda: a_list(an_object("a", "5"), version="5")], [lambda: told, quiet])
     with following(tmp_path, server) as informer:
         until(lambda: server.versions[:2] == ["5", "12"])
-        assert informer.copy()[1] == {("", "a"): "changed"}
+        assert dict(informer.moment()[1]) == {("", "a"): "changed"}
         assert informer.version == 4
 
 
@@ -88,14 +88,14 @@ def test_a_version_that_is_too_old_means_a_new_list_in_which_what_is_gone_is_gon
     gone = [lambda: events(("ERROR", a_status(410, "Expired"))), quiet]
     with following(tmp_path, server := Server(lists, gone)) as informer:
         until(lambda: server.versions[-1:] == ["50"])
-        assert informer.copy()[1] == {("", "b"): "new"}
+        assert dict(informer.moment()[1]) == {("", "b"): "new"}
 
 
 def test_a_watch_that_breaks_off_goes_on_after_the_last_event_that_was_told(tmp_path: Path) -> None:
     watches = [lambda: events(("ADDED", an_object("b", "6")), cut=True), quiet]
     with following(tmp_path, server := Server([lambda: a_list(version="5")], watches)) as informer:
         until(lambda: server.versions[:2] == ["5", "6"])
-        assert informer.copy()[1] == {("", "b"): "a"}
+        assert dict(informer.moment()[1]) == {("", "b"): "a"}
 
 
 def test_an_event_that_changes_nothing_that_is_kept_changes_nothing(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_object_that_cannot_be_read_is_kept_as_the_reason_why(tmp_path: Path)
     server = Server([lambda: a_list(an_object("a", "5"), an_object("b", "5"), version="5")], [lambda: told, quiet])
     with following(tmp_path, server) as informer:
         until(lambda: "6" in server.versions)
-        objects = informer.copy()[1]
+        objects = informer.moment()[1]
         assert objects[("", "b")] == "a"
         failure = objects[("", "a")]
         assert isinstance(failure, Failure)
@@ -154,7 +154,7 @@ def test_more_objects_than_there_is_room_for_are_not_kept_and_the_cache_ages(
         first = informer.alive_at
         time.sleep(0.6)
         assert informer.alive_at == first
-        assert len(informer.copy()[1]) == 2
+        assert len(dict(informer.moment()[1])) == 2
 
 
 def test_a_list_without_a_version_to_watch_from_is_no_list(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_reading_again_lists_again(tmp_path: Path) -> None:
     with following(tmp_path, Server(lists, [quiet])) as informer:
         until(lambda: informer.version == 1)
         informer.read_again()
-        until(lambda: informer.copy()[1] == {("", "a"): "b"})
+        until(lambda: dict(informer.moment()[1]) == {("", "a"): "b"})
 
 
 def test_a_fault_of_our_own_is_not_the_end_of_the_cache(tmp_path: Path) -> None:
@@ -184,5 +184,5 @@ def test_a_fault_of_our_own_is_not_the_end_of_the_cache(tmp_path: Path) -> None:
     with scripted_api(tmp_path, server) as (client, _):
         informer = Informer(client, "/x", faulty, lambda: None)
         informer.start()
-        until(lambda: informer.copy()[1] == {("", "a"): "a"}, informers.MAX_BACKOFF_SECONDS + 3)
+        until(lambda: dict(informer.moment()[1]) == {("", "a"): "a"}, informers.MAX_BACKOFF_SECONDS + 3)
         informer.stop()
