@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.rendered import Manifest, every_manifest, installed
+from tests.deploy.rendered import ROOT, Manifest, every_manifest, installed
 from tests.deploy.rights import RIGHTS, Right
 
 ROLES = ("ClusterRole", "Role")
+KNOWN_PLURALS = {
+    "bindings",
+    "clusterrolebindings",
+    "clusterroles",
+    "configmaps",
+    "customresourcedefinitions",
+    "daemonsets",
+    "deployments",
+    "endpoints",
+    "endpointslices",
+    "events",
+    "eviction",
+    "leases",
+    "mutatingwebhookconfigurations",
+    "namespaces",
+    "nodeattestations",
+    "nodes",
+    "nodetrustpolicies",
+    "persistentvolumeclaims",
+    "pods",
+    "replicasets",
+    "rolebindings",
+    "roles",
+    "secretreleases",
+    "secrets",
+    "sensitiveworkloads",
+    "serviceaccounts",
+    "services",
+    "subjectaccessreviews",
+    "tokenreviews",
+    "validatingadmissionpolicies",
+    "validatingwebhookconfigurations",
+    "verifiednodesets",
+}
+"""Resources that code might ask for, by the names that stand in addresses."""
 
 
 def granted(account: str) -> Iterator[Right]:
@@ -71,3 +107,18 @@ def test_bindings_name_accounts_that_exist_where_they_are() -> None:
             for subject in binding["subjects"]:
                 assert subject["kind"] == "ServiceAccount"
                 assert (subject["namespace"], subject["name"]) in accounts
+
+
+def test_rights_and_code_name_the_same_resources() -> None:
+    # uninstall.py runs with an administrator's rights, none of the installation's.
+    sources = [path for path in (ROOT / "admission").rglob("*.py") if path.name != "uninstall.py"]
+    text = "\n".join(line for path in sources for line in path.read_text().splitlines() if "/" in line or '"' in line)
+    named = {part for part in re.findall(r"[\"/{}]([a-z]{4,})(?=[\"/?])", text) if part in KNOWN_PLURALS}
+    granted_resources = {
+        part
+        for rights in RIGHTS.values()
+        for _, resource, _, _ in rights
+        for part in resource.rpartition(":")[2].split("/")
+    }
+    # "namespaces" stands in every address below one, and "bindings" is what the webhook is asked about.
+    assert named - {"namespaces", "bindings"} == granted_resources - {"status"}
