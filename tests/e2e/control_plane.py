@@ -81,10 +81,10 @@ class ControlPlane:
     def as_service_account(self, namespace: str, account: str) -> Client:
         return Client(self.server, self.ca, token=self.token(namespace, account))
 
-    def service_account_kubeconfig(self, namespace: str, account: str) -> Path:
-        """A kubeconfig with which a program acts as the ServiceAccount."""
+    def service_account_kubeconfig(self, namespace: str, account: str, server: str = "") -> Path:
+        """A kubeconfig with which a program acts as the ServiceAccount, at another address where `server` is one."""
         path = self.folder / f"sa-{namespace}-{account}.kubeconfig"
-        return write_kubeconfig(path, self.server, self.ca, {"token": self.token(namespace, account)})
+        return write_kubeconfig(path, server or self.server, self.ca, {"token": self.token(namespace, account)})
 
     def program(self, name: str) -> Program:
         return next(program for program in self.programs.running if program.name == name)

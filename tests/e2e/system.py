@@ -30,6 +30,7 @@ from tests.e2e.machines import (
     verifier_service,
 )
 from tests.e2e.programs import Program, Programs, free_port, wait_until
+from tests.e2e.relay import Relay
 
 SECRET = "model/key"
 SECRET_VALUE = b"the key that decrypts the model's weights"
@@ -91,12 +92,22 @@ class System:
     controller: Service
     webhook: Service
     broker: Service
+    webhook_link: Relay
     webhook_configurations: list[dict[str, Any]] = field(default_factory=list)
 
     def register_webhooks(self) -> None:
         """The API server asks our webhook, by its address on loopback."""
         for manifest in self.webhook_configurations:
             apply(self.plane.admin, manifest)
+
+    @contextmanager
+    def webhook_cut_off(self) -> Iterator[None]:
+        """The webhook serves, but hears nothing of the API server while the block runs."""
+        self.webhook_link.cut()
+        try:
+            yield
+        finally:
+            self.webhook_link.mend()
 
 
 @contextmanager
@@ -109,7 +120,9 @@ def running_system(plane: ControlPlane, folder: Path, maker: LocalCa) -> Iterato
         serving = Authority(folder, "services-ca")
         certificate = serving.server("services")
         made = _System(plane, verifier, folder, programs, serving, certificate)
-        system = System(plane, verifier, maker, folder, made.controller(), made.webhook(), made.broker())
+        link = Relay(plane.server)
+        services = (made.controller(), made.webhook(link), made.broker())
+        system = System(plane, verifier, maker, folder, *services, link)
         system.webhook_configurations = [made.by_address(m, system.webhook.url) for m in webhooks]
         try:
             for service in (system.controller, system.webhook, system.broker):
@@ -118,6 +131,7 @@ def running_system(plane: ControlPlane, folder: Path, maker: LocalCa) -> Iterato
             yield system
         finally:
             programs.stop()
+            link.close()
 
 
 @dataclass
@@ -135,8 +149,8 @@ class _System:
         path.write_text(yaml.safe_dump(json.loads(json.dumps(fields))))
         return path
 
-    def _common(self, name: str) -> dict[str, Any]:
-        account = self.plane.service_account_kubeconfig(NAMESPACE, f"nodewarden-{name}")
+    def _common(self, name: str, server: str = "") -> dict[str, Any]:
+        account = self.plane.service_account_kubeconfig(NAMESPACE, f"nodewarden-{name}", server)
         results = {
             "issuer": VERIFIER_ID,
             "audience": CLUSTER_ID,
@@ -160,10 +174,10 @@ class _System:
         config = self._config("controller", fields)
         return Service("controller", config, self.programs, f"http://127.0.0.1:{port}", self.authority.ca, "/healthz")
 
-    def webhook(self) -> Service:
+    def webhook(self, link: Relay) -> Service:
         port = free_port()
         state = {"state_file": str(self.folder / "webhook-state.db")}
-        config = self._config("webhook", {**self._common("webhook"), **self._served(port), **state})
+        config = self._config("webhook", {**self._common("webhook", link.url), **self._served(port), **state})
         return Service("webhook", config, self.programs, f"https://127.0.0.1:{port}", self.authority.ca)
 
     def broker(self) -> Service:
