@@ -19,7 +19,7 @@ from verifier.wire.challenge import ChallengeResponse
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json
 from verifier.wire.enrolment import ActivationRequest, ActivationResponse, EnrolmentRequest, EnrolmentResponse
-from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
+from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, Unavailable
 from verifier.wire.messages import Message, decode_message
 from verifier.wire.release import ReleaseEnvelope, ReleaseResponse
 from verifier.wire.signed_request import SignedRequest, encode_signed_request
@@ -60,8 +60,15 @@ class Client:
         return self._post(EvidenceResponse, "/v1/evidence", bundle)
 
     def release(self, envelope: ReleaseEnvelope) -> ReleaseResponse:
-        """POST /v1/secrets/release."""
-        return self._post(ReleaseResponse, "/v1/secrets/release", _json(envelope))
+        """POST /v1/secrets/release.
+
+        Raises the broker's refusal under the broker's own code; Rejection `broker-refused` for a code that is unknown
+        here, Unavailable `broker-unreachable` without an answer that can be read.
+        """
+        try:
+            return self._post(ReleaseResponse, "/v1/secrets/release", _json(envelope))
+        except Refusal as refusal:
+            raise _of_broker(refusal) from refusal
 
     def reach(self, path: str) -> None:
         """The server answers at the open route `path` over TLS by the pinned CA. Raises as `_post`."""
@@ -133,6 +140,19 @@ def _cause(error: Exception) -> str:
 def refusal_code(refusal: Rejection) -> str | None:
     """The server's own reason code, where `refusal` came from a server."""
     return refusal.failure.observed if refusal.code is ReasonCode.VERIFIER_REFUSED else None
+
+
+def _of_broker(refusal: Refusal) -> Refusal:
+    """`refusal`, in the terms of a verifier, in those of the broker that answered or should have."""
+    failure = refusal.failure
+    code = next((code for code in ReasonCode if code.value == failure.observed), None)
+    if isinstance(refusal, Unavailable):
+        if code is None:
+            return Unavailable(ReasonCode.BROKER_UNREACHABLE, failure.claim, failure.observed, failure.expected)
+        return Unavailable(code, failure.claim)
+    if code is None:
+        return Rejection(ReasonCode.BROKER_REFUSED, failure.claim, failure.observed)
+    return Rejection(code, failure.claim)
 
 
 def _json(message: Message) -> bytes:

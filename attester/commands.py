@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 
 from attester.client import Client, open_client
-from attester.collectors.node_token import read_token
 from attester.daemon import Pauses
 from attester.daemon import run as run_daemon
 from attester.doctor import examine
@@ -24,7 +23,7 @@ from attester.enrol import enrol as enrol_node
 from attester.notify import Notifier
 from attester.private_files import require_private_directory, write_private
 from attester.recorder import record
-from attester.release import fetch_secrets
+from attester.release import fetch_secrets, read_pod_token, require_names
 from attester.rounds import attest, enrolled_node, using_tpm
 from attester.settings import DEFAULT_PATH, AttesterSettings, load_settings, process_environment
 from verifier.wire.challenge import ChallengeResponse
@@ -136,9 +135,10 @@ def secret(
     settings = _settings(config)
     if settings.broker_url is None:
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, "broker_url", "not set")
+    require_names(tuple(names))
     node = enrolled_node(settings)
     require_private_directory(out)
-    token = read_token(token_file)
+    token = read_pod_token(token_file)
     timeouts = settings.connect_timeout_seconds, settings.request_timeout_seconds
     with open_client(settings.broker_url, settings.ca_file, *timeouts) as broker:
         opened = fetch_secrets(node, broker, token, tuple(names), _now)

@@ -8,19 +8,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from attester.binding_key import agree, kept_boot_key
 from attester.client import Client
+from attester.collectors.securityfs import read_to_end
 from attester.jwe import open_jwe
 from attester.keys import AttestationKey, sign_request
 from attester.rounds import Clock, Node, using_tpm
 from attester.state import Enrolment
 from attester.tpm import Tpm, tpm_errors
+from verifier.wire.bundle import MAX_TOKEN_BYTES
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json
-from verifier.wire.failures import Unavailable
+from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
 from verifier.wire.messages import text_of
-from verifier.wire.release import ReleaseEnvelope, ReleaseRequest, ReleaseResponse
+from verifier.wire.release import ReleaseEnvelope, ReleaseRequest, ReleaseResponse, SecretName
 from verifier.wire.signed_request import RequestLabel
+
+MAX_NAMES = 32
+"""As many as one `ReleaseRequest` may name."""
+_NAME: TypeAdapter[str] = TypeAdapter(SecretName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +45,38 @@ class OpenedSecret:
         return f"OpenedSecret(name={self.name!r})"
 
 
+def require_names(names: tuple[str, ...]) -> None:
+    """`names` may be asked for in one request. Raises MalformedEvidence `setting-invalid`."""
+    if not 0 < len(names) <= MAX_NAMES or len(set(names)) != len(names):
+        seen = f"{len(names)} names, {len(set(names))} of them different"
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, "NAME", seen, f"1 to {MAX_NAMES} different names")
+    for name in names:
+        try:
+            _NAME.validate_python(name)
+        except ValidationError as error:
+            wanted = "letters, digits, '.', '_', '-' and '/'"
+            raise MalformedEvidence(ReasonCode.SETTING_INVALID, "NAME", name, wanted) from error
+
+
+def read_pod_token(path: Path) -> bytes:
+    """The pod's token in the file `path`. Raises Unavailable `file-unreadable`, Rejection `token-invalid`."""
+    try:
+        token = read_to_end(path, MAX_TOKEN_BYTES).strip()
+    except Unavailable as error:
+        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.failure.observed) from error
+    if not token or not token.isascii():
+        raise Rejection(ReasonCode.TOKEN_INVALID, str(path), "empty or not ASCII", "the pod's projected token")
+    return token
+
+
 def request_secrets(
     tpm: Tpm, ak: AttestationKey, node: Enrolment, pod_token: bytes, names: tuple[str, ...], now: int
 ) -> ReleaseEnvelope:
-    """The pod's token with a request for `names` that this node's AK signed at `now` (seconds since 1970)."""
+    """The pod's token with a request for `names` that this node's AK signed at `now` (seconds since 1970).
+
+    Raises as `require_names` and the TPM's parts do.
+    """
+    require_names(names)
     request = ReleaseRequest(
         jti=secrets.token_urlsafe(24),
         iat=now,
@@ -61,11 +97,11 @@ def open_secrets(
 ) -> tuple[OpenedSecret, ...]:
     """Every secret of `released`, opened in the TPM: all that were asked for and no other.
 
-    Raises Rejection `secret-does-not-open`, MalformedEvidence `jwe-malformed`, Unavailable `verifier-unreachable` (the
+    Raises Rejection `secret-does-not-open`, MalformedEvidence `jwe-malformed`, Unavailable `broker-unreachable` (the
     answer holds other secrets than those asked for).
     """
     if sorted(secret.name for secret in released.secrets) != sorted(names):
-        raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, "answer to /v1/secrets/release", "other secrets than asked")
+        raise Unavailable(ReasonCode.BROKER_UNREACHABLE, "answer to /v1/secrets/release", "other secrets than asked")
     key = kept_boot_key(tpm, ak, runtime_directory)
     agreement = partial(agree, tpm, key)
     return tuple(

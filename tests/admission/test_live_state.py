@@ -48,7 +48,7 @@ from tests.admission.world import (
     jwk_of,
 )
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Failure
+from verifier.wire.failures import Failure, Rejection
 
 VECTORS = Path(__file__).parent.parent / "vectors/manifests"
 STALE = Failure(ReasonCode.VIEW_STALE, "view.nodes", "silent for 31 s")
@@ -239,3 +239,18 @@ def test_a_result_under_a_new_key_counts_once_the_key_is_known(tmp_path: Path) -
         view.refresh()
         eventually(lambda: binding(view) == [])
         view.stop()
+
+
+@pytest.mark.parametrize("key_id", ["key-1", "key-2"])
+def test_a_result_by_a_key_that_was_withdrawn_is_not_remembered(key_id: str) -> None:
+    signer = Signer()
+    keys = [signer.key_set()]
+    reader = live_view.ResultReader(
+        ResultVerifier(lambda: keys[0], ISSUER, AUDIENCE, InMemorySequences()), lambda _: None
+    )
+    fields = attestation_manifest(NODE, NODE_UID, signer.result(a_result()))
+    assert reader(fields) == reader(fields) == a_result()
+    keys[0] = Signer(key_id).key_set()
+    with pytest.raises(Rejection) as caught:
+        reader(fields)
+    assert caught.value.code is ReasonCode.RESULT_SIGNATURE_INVALID

@@ -161,7 +161,7 @@ def test_other_secrets_than_those_asked_for_are_refused(world: World) -> None:
     a, b = (("a", "a", world.sealed(SECRET)), ("b", "b", world.sealed(SECRET)))
     for released, asked in (((b,), ("a",)), ((a, b), ("a",)), ((a,), ("a", "b")), ((a, a), ("a", "b"))):
         world.releases(*released)
-        assert refused(world, world.secret(*asked)) is ReasonCode.VERIFIER_UNREACHABLE
+        assert refused(world, world.secret(*asked)) is ReasonCode.BROKER_UNREACHABLE
 
 
 def test_one_secret_that_does_not_open_writes_none(world: World) -> None:
@@ -181,10 +181,49 @@ def test_a_brokers_refusal_is_shown_with_its_code(world: World) -> None:
     # The broker's own error body.
     body = bytes(problem(403, (Failure(ReasonCode.NODE_MISMATCH, "token.node", "node-b", "node-a"),), "r-1").body)
     world.answer = lambda _: Scripted(403, (body,))
-    done = world.secret("a")
-    assert refused(world, done) is ReasonCode.VERIFIER_REFUSED
+    assert refused(world, world.secret("a")) is ReasonCode.NODE_MISMATCH
+    body = body.replace(ReasonCode.NODE_MISMATCH.value.encode(), b"a-code-of-later")
+    assert refused(world, world.secret("a")) is ReasonCode.BROKER_REFUSED
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"a proxy's own page", ReasonCode.BROKER_UNREACHABLE),
+        (bytes(problem(503, (Failure(ReasonCode.VIEW_STALE, "view"),), "r-1").body), ReasonCode.VIEW_STALE),
+    ],
+)
+def test_a_broker_that_cannot_answer_now_is_not_called_a_verifier(world: World, body: bytes, code: ReasonCode) -> None:
+    world.answer = lambda _: Scripted(503, (body,))
+    assert refused(world, world.secret("a")) is code
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("bad name!",), ("../a",), ("a", "a"), tuple(f"n{number}" for number in range(33)), ("\ud800",)],
+)
+def test_names_that_no_request_may_have_are_refused_before_anything_is_asked(
+    world: World, names: tuple[str, ...]
+) -> None:
+    done = world.secret(*names)
     assert isinstance(done.exception, Refusal)
-    assert done.exception.failure.observed == ReasonCode.NODE_MISMATCH.value
+    assert done.exception.code is ReasonCode.SETTING_INVALID
+    assert world.received == []
+
+
+def test_a_pods_token_that_is_missing_or_no_token_is_not_called_the_nodes(world: World) -> None:
+    for content, code in (
+        (None, ReasonCode.FILE_UNREADABLE),
+        (b"", ReasonCode.FILE_UNREADABLE),
+        (b"\xff", ReasonCode.TOKEN_INVALID),
+    ):
+        path = world.directory / "own-token"
+        if content is not None:
+            path.write_bytes(content)
+        arguments = ["secret", "a", "--token-file", str(path), "--out", str(world.directory / "secrets")]
+        done = CliRunner().invoke(attester_app, [*arguments, "--config", str(world.config)])
+        assert isinstance(done.exception, Refusal)
+        assert done.exception.code is code
 
 
 def test_a_directory_that_others_may_enter_gets_no_secret(world: World) -> None:

@@ -375,6 +375,8 @@ class ReasonCode(StrEnum):
         "The log exceeds the limit in the message; raise the machine's limit only after looking at the log.",
     )
     VERIFIER_UNREACHABLE = "verifier-unreachable", "Check the verifier's address, the network and the pinned CA."
+    BROKER_UNREACHABLE = "broker-unreachable", "Check the broker's address, the network and the pinned CA."
+    BROKER_REFUSED = "broker-refused", "See the broker's own reason in the message; upgrade the older of the two."
     VERIFIER_REFUSED = "verifier-refused", "See the verifier's own reason in the message."
     VERIFIER_ID_MISMATCH = (
         "verifier-id-mismatch",
