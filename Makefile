@@ -59,7 +59,7 @@ format: setup  ## rewrite the sources in the one format
 
 lock: setup  ## resolve pyproject.toml into requirements.lock again
 	$(RUN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
-	  --no-emit-trusted-host --extra attester --extra verifier --extra admission --extra dev \
+	  --no-emit-trusted-host --no-emit-find-links --extra attester --extra verifier --extra admission --extra dev \
 	  --output-file requirements.lock pyproject.toml
 
 bench: setup  ## figures as JSON on stdout, a table on stderr; ONLY=name,... picks
