@@ -24,13 +24,11 @@ from attester.notify import Notifier
 from attester.private_files import require_private_directory, write_private
 from attester.recorder import record
 from attester.release import fetch_secrets, read_pod_token, require_names
-from attester.rounds import attest, enrolled_node, using_tpm
+from attester.rounds import Rounds, attest, enrolled_node, using_tpm
 from attester.settings import DEFAULT_PATH, AttesterSettings, load_settings, process_environment
-from verifier.wire.challenge import ChallengeResponse
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 from verifier.wire.result import Verdict
-from verifier.wire.verdict import EvidenceResponse
 
 attester_app = typer.Typer(no_args_is_help=True, help="Collect this node's evidence and send it to the verifier.")
 
@@ -100,11 +98,8 @@ def run(config: ConfigOption = DEFAULT_PATH) -> None:
     uniform = random.SystemRandom().uniform
     pauses = Pauses(settings.retry_first_seconds, settings.retry_longest_seconds, uniform)
     with _verifier(settings) as client:
-
-        def attest_node(challenge: ChallengeResponse | None) -> EvidenceResponse:
-            return attest(node, client, challenge, _now)
-
-        run_daemon(attest_node, pauses, uniform, Notifier(process_environment()), stop)
+        rounds = Rounds(node, client, _now)
+        run_daemon(rounds, pauses, uniform, Notifier(process_environment()), stop)
 
 
 @attester_app.command()

@@ -18,7 +18,7 @@ from verifier.wire.bundle_codec import encode_bundle
 from verifier.wire.challenge import ChallengeRequest, ChallengeResponse
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json
-from verifier.wire.failures import Rejection
+from verifier.wire.failures import Rejection, Unavailable
 from verifier.wire.signed_request import RequestLabel
 from verifier.wire.verdict import EvidenceResponse
 
@@ -65,21 +65,63 @@ def ask_challenge(node: Node, client: Client, now: int) -> ChallengeResponse:
     return client.challenge(signed)
 
 
-def attest(node: Node, client: Client, challenge: ChallengeResponse | None, clock: Clock) -> EvidenceResponse:
+def attest(
+    node: Node,
+    client: Client,
+    challenge: ChallengeResponse | None,
+    clock: Clock,
+    *,
+    whole_log: bool = False,  # the boot log is sent, also where the verifier says that it knows it
+) -> EvidenceResponse:
     """The verifier's answer to this node's evidence, for `challenge` or, where that is None, for one asked for now.
 
     The TPM is held only while it works, not while the network does. Raises what collecting and the client raise.
     """
     if challenge is None:
         challenge = ask_challenge(node, client, clock())
+    if whole_log:
+        challenge = _without_known_log(challenge)
     try:
         return client.send_evidence(_evidence(node, challenge))
     except Rejection as refusal:
-        if refusal_code(refusal) != ReasonCode.BOOT_LOG_UNKNOWN_DIGEST.value:
+        match refusal_code(refusal):
+            case ReasonCode.BOOT_LOG_UNKNOWN_DIGEST.value:
+                # The verifier forgot the log that it said it knows. Refused evidence does not use up the nonce.
+                again = _without_known_log(challenge)
+            case ReasonCode.CHALLENGE_OUTDATED.value:
+                # A baseline came into force since, and needs more PCRs than were asked for.
+                again = ask_challenge(node, client, clock())
+            case _:
+                raise
+    return client.send_evidence(_evidence(node, again))
+
+
+class Rounds:
+    """The rounds of a service: after one to which no answer came, the next sends the boot log whole.
+
+    Attack: whoever keeps the verifier from telling this node that its log is unknown would keep it unverified.
+    """
+
+    def __init__(self, node: Node, client: Client, clock: Clock) -> None:
+        self._node = node
+        self._client = client
+        self._clock = clock
+        self._whole_log = False
+
+    def __call__(self, challenge: ChallengeResponse | None) -> EvidenceResponse:
+        """As `attest`."""
+        try:
+            answer = attest(self._node, self._client, challenge, self._clock, whole_log=self._whole_log)
+        except Unavailable:
+            self._whole_log = True
             raise
-    # The verifier forgot the log that it said it knows. Refused evidence does not use up the nonce.
+        self._whole_log = False
+        return answer
+
+
+def _without_known_log(challenge: ChallengeResponse) -> ChallengeResponse:
     whole = challenge.collect.model_copy(update={"boot_log_known_sha256": None})
-    return client.send_evidence(_evidence(node, challenge.model_copy(update={"collect": whole})))
+    return challenge.model_copy(update={"collect": whole})
 
 
 def _evidence(node: Node, challenge: ChallengeResponse) -> bytes:
