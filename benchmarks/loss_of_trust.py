@@ -1,8 +1,9 @@
 """From the verifier's word that a node fell to a Node object without our labels and with our taint: a real API server.
 
 The verifier's own stream code sends the signed result; a watch of another client sees when the Node object has both
-changed. Half of the falls come one by one, half all nodes at once, as when a baseline's version is withdrawn. No node
-holds leases: with open ones, the label waits for their revocation, at most one second (admission/controller).
+changed. The figure is of falls one by one, ten a second; how long it takes when all nodes fall at once, as when a
+baseline's version is withdrawn, is told beside it and is the API server's pace of writes. No node holds leases: with
+open ones, the label waits for their revocation, at most one second (admission/controller).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from verifier.wire.result import Verdict
 NAMES: tuple[str, ...] = ("loss_to_taint_p99_ms",)
 
 NODES = 50
-ROUNDS = 2
+ROUNDS = 3
 PAUSE_SECONDS = 0.1
 NODES_PATH = "/api/v1/nodes"
 
@@ -82,24 +83,27 @@ def run() -> dict[str, dict[str, Any]]:
         with control_plane(folder / "cp", Options(nodes=0)) as plane:
             install(plane)
             with verifier_stream(folder, plane.authority) as stream, controllers(plane, stream, folder) as cluster:
-                latencies = _measure(plane, stream, cluster)
+                latencies, at_once = _measure(plane, stream, cluster)
     p99 = statistics.quantiles(latencies, n=100)[98] * 1000
     how = (
-        f"{NODES} nodes, falls one by one every {PAUSE_SECONDS * 1000:.0f} ms and all at once, {ROUNDS} rounds each; "
-        f"median {statistics.median(latencies) * 1000:.0f} ms, longest {max(latencies) * 1000:.0f} ms; "
+        f"{NODES} nodes fall one by one every {PAUSE_SECONDS * 1000:.0f} ms; median "
+        f"{statistics.median(latencies) * 1000:.0f} ms; all {NODES} at once: median "
+        f"{statistics.median(at_once) * 1000:.0f} ms, longest {max(at_once) * 1000:.0f} ms; "
         "real API server, controller and benchmark on the same machine"
     )
     return {"loss_to_taint_p99_ms": {"value": round(p99, 1), "unit": "ms", "n": len(latencies), "how": how}}
 
 
-def _measure(plane: ControlPlane, stream: VerifierStream, cluster: Controllers) -> list[float]:
+def _measure(plane: ControlPlane, stream: VerifierStream, cluster: Controllers) -> tuple[list[float], list[float]]:
     cluster.policy(onLoss={"taint": True})
     nodes = [cluster.node(f"gpu-{number}") for number in range(NODES)]
     cluster.start()
     marks = _Marks(KubeClient.from_kubeconfig(plane.kubeconfigs["admin"]))
-    latencies: list[float] = []
+    one_by_one: list[float] = []
+    at_once: list[float] = []
     try:
-        for number in range(2 * ROUNDS):
+        for number in range(ROUNDS + 1):
+            latencies, pause = (one_by_one, PAUSE_SECONDS) if number < ROUNDS else (at_once, 0.0)
             for node in nodes:
                 stream.publish(node)
             until("all are verified", lambda: len(marks.verified) == NODES, 60)
@@ -107,10 +111,9 @@ def _measure(plane: ControlPlane, stream: VerifierStream, cluster: Controllers) 
             for node in nodes:
                 fell[node["metadata"]["name"]] = time.monotonic()
                 stream.publish(node, Verdict.CONTRAINDICATED)
-                if number % 2 == 0:
-                    time.sleep(PAUSE_SECONDS)
+                time.sleep(pause)
             until("all are marked", lambda: len(marks.lost_at) == NODES, 60)
             latencies += [marks.lost_at[name] - at for name, at in fell.items()]
     finally:
         marks.stop()
-    return latencies
+    return one_by_one, at_once

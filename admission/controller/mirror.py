@@ -102,10 +102,17 @@ class Mirror(Generic[ObjectT]):
                 self._changed(key, old, new)
         return version
 
+    def told(self, fields: Mapping[str, Any]) -> None:
+        """Takes in what a write of our own returned: the watch says it later, and the work would be done twice."""
+        if "name" in (fields.get("metadata") or {}):
+            self._apply("MODIFIED", fields)
+
     def _event(self, kind: EventType, fields: Mapping[str, Any]) -> None:
         self._version = str(fields["metadata"]["resourceVersion"])
-        if kind == "BOOKMARK":
-            return
+        if kind != "BOOKMARK":
+            self._apply(kind, fields)
+
+    def _apply(self, kind: EventType, fields: Mapping[str, Any]) -> None:
         key = _key(fields)
         new = None if kind == "DELETED" else self._object(fields)
         if kind == "DELETED":

@@ -147,9 +147,8 @@ class NodeReconciler:
         if not foreign and not write_due(before, wanted, standing, now):
             return
         gone = {field: None for field in _REMOVABLE if field not in wanted}
-        self._writer.merge(
-            f"{ATTESTATIONS}/{name}/status", {"metadata": {"uid": kept.uid}, "status": {**wanted, **gone}}
-        )
+        body = {"metadata": {"uid": kept.uid}, "status": {**wanted, **gone}}
+        self._view.attestations.told(self._writer.merge(f"{ATTESTATIONS}/{name}/status", body))
         self._stored[name] = entry.token
 
     def _mark(self, observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> None:
@@ -162,12 +161,12 @@ class NodeReconciler:
             return
         path = f"/api/v1/nodes/{name}"
         try:
-            self._writer.merge(path, patch)
+            self._view.nodes.told(self._writer.merge(path, patch))
         except KubeConflict:
             # Taints are one list, which others write too: they come again with the next version. Labels do not wait.
             if labels is None or taints is None:
                 raise
-            self._writer.merge(path, labels)
+            self._view.nodes.told(self._writer.merge(path, labels))
             self._note_marks(observed, standing)
             raise
         if labels is not None:
