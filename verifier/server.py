@@ -6,9 +6,10 @@ import asyncio
 import gc
 import logging
 import signal
+import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from pydantic_core import to_json
 from verifier.administration import Administration
 from verifier.api.app import build_app
 from verifier.api.endpoint import Guards
+from verifier.api.event_loop import fit_to_files
 from verifier.api.limits import RateLimiter
 from verifier.api.protocol import bounded_protocol
 from verifier.api.routes import Parts
@@ -31,7 +33,9 @@ from verifier.clock import Clock, SystemClock
 from verifier.cluster_tokens import NodeTokens
 from verifier.endorsement_files import load_endorsements
 from verifier.enrolment_service import EnrolmentService
+from verifier.listening import bound_sockets
 from verifier.metrics import Metrics
+from verifier.private_files import read_private
 from verifier.results import ResultMaker
 from verifier.roles import load_tokens
 from verifier.service import Service
@@ -131,15 +135,21 @@ def build_verifier(settings: Settings, clock: Clock) -> Verifier:
 async def _background(verifier: Verifier) -> None:
     round_number = 0
     while True:
-        try:
-            await verifier.chain_audit()
-            if round_number % PURGE_ROUNDS == 0:
-                await verifier.store.purge(verifier.clock.now_ms() // 1000)
-        except Refusal as refusal:
-            # A full disk must not end the chainer: the rows wait, unanchored, and the next round tries again.
-            _log.error("audit_chain_failed", code=refusal.code.value, detail=refusal.failure.line())
+        await _survived("audit_chain_failed", verifier.chain_audit)
+        if round_number % PURGE_ROUNDS == 0:
+            await _survived("purge_failed", lambda: verifier.store.purge(verifier.clock.now_ms() // 1000))
         round_number += 1
         await asyncio.sleep(CHAIN_SECONDS)
+
+
+async def _survived(event: str, work: Callable[[], Awaitable[None]]) -> None:
+    """A full disk, or a fault of ours, must not end the chainer: rows wait, unanchored, for the next round."""
+    try:
+        await work()
+    except Refusal as refusal:
+        _log.error(event, code=refusal.code.value, detail=refusal.failure.line())
+    except Exception:  # noqa: BLE001 - the outermost edge of a task that must go on; told to the log
+        _log.exception(event)
 
 
 def _log_line(event: Any, **_: Any) -> str:
@@ -166,15 +176,16 @@ def server_config(verifier: Verifier) -> uvicorn.Config:
     settings = verifier.settings
     if settings.tls_certificate is not None and settings.tls_key is not None:
         certificate, key = settings.tls_certificate, settings.tls_key
+        read_private(key)
     else:
         certificate, key = ensure_tls(settings.tls_dir, settings.tls_names, verifier.clock.now_ms() // 1000)
     config = uvicorn.Config(
         verifier.app,
         host=settings.listen_host,
         port=settings.listen_port,
-        http=bounded_protocol(settings.max_connections),
+        http=bounded_protocol(fit_to_files(settings.max_connections)),
         ws="none",
-        loop="uvloop",
+        loop="verifier.api.event_loop:ServerLoop",
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -201,21 +212,32 @@ def tune_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _log.info("verifier_ready", host=self.config.host, port=self.config.port)
+
+
 def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT; then open requests are finished and everything is durable."""
+    """Serves until SIGTERM or SIGINT; then open requests are finished and everything is durable.
+
+    Raises what `build_verifier` raises, and Unavailable `address-unavailable` before anything is opened.
+    """
     configure_logging()
     # uvicorn stops at SIGTERM and then raises it again: without a handler that would end us before `close`.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    run(build_verifier(settings, SystemClock()))
+    sockets = bound_sockets(settings.listen_host, settings.listen_port)
+    run(build_verifier(settings, SystemClock()), sockets)
 
 
-def run(verifier: Verifier) -> None:
+def run(verifier: Verifier, sockets: list[socket.socket] | None = None) -> None:
     """As `serve`, with a verifier that is built."""
     settings = verifier.settings
     tune_collector()
     try:
-        server = uvicorn.Server(server_config(verifier))
+        server = _Server(server_config(verifier))
+        bound = sockets or bound_sockets(settings.listen_host, settings.listen_port)
         _log.info("verifier_started", issuer=settings.issuer, host=settings.listen_host, port=settings.listen_port)
-        server.run()
+        server.run(bound)
     finally:
         verifier.close()

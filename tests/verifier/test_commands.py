@@ -72,7 +72,7 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(directory: Path, **environment: str) -> Iterator[Served]:
+def serving(directory: Path, settings: str = "", **environment: str) -> Iterator[Served]:
     """`nodewarden verifier init` and `serve`, until the end of the block."""
     port = _free_port()
     made = RUN.invoke(
@@ -80,6 +80,8 @@ def serving(directory: Path, **environment: str) -> Iterator[Served]:
         ["init", "--dir", str(directory), "--issuer", "https://verifier.example", "--port", str(port)],
     )
     assert made.exit_code == 0, made.output
+    with (directory / "verifier.yaml").open("a") as file:
+        file.write(settings)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "nodewarden", "verifier", "serve", "--config", str(directory / "verifier.yaml")],
@@ -257,6 +259,16 @@ def test_a_stopped_server_has_ended_cleanly_and_its_log_is_json(tmp_path: Path) 
     assert json.loads(exported.output)["record"]["kind"] == "refusals"
     migrated = RUN.invoke(verifier_app, ["migrate", "--config", str(tmp_path / "v/verifier.yaml")])
     assert migrated.output == "schema 1 -> 1\n"
+
+
+def test_a_second_verifier_on_one_port_ends_with_a_reason_and_touches_nothing(served: Served, tmp_path: Path) -> None:
+    initialise(tmp_path / "w", "x", "y", "127.0.0.1", served.port, ("localhost",), fleet.NOW)
+    command = [sys.executable, "-m", "nodewarden", "verifier", "serve", "--config", str(tmp_path / "w/verifier.yaml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and done.stderr.startswith(f"error: {ReasonCode.ADDRESS_UNAVAILABLE.value}: ")
+    assert "verifier_started" not in done.stderr and not (tmp_path / "w/verifier.db").exists()
+    events = [json.loads(line)["event"] for line in (served.directory / "log").read_text().splitlines()]
+    assert events.index("verifier_started") < events.index("verifier_ready")
 
 
 def test_a_verifier_with_a_bad_baseline_does_not_start(tmp_path: Path) -> None:

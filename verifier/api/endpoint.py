@@ -17,17 +17,19 @@ from urllib.parse import parse_qs
 import structlog
 
 from verifier.api.body import ClientGone, Receive, read_body
+from verifier.api.connections import SCOPE_KEY, Evictable
 from verifier.api.limits import RateLimiter
 from verifier.api.problems import CONTENT_TYPE_PROBLEM, internal_error, problem_body, status_of
 from verifier.entropy import Entropy
 from verifier.metrics import Metrics
 from verifier.roles import Identity, Role, Tokens
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence, Refusal, Rejection
+from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, printable
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+MAX_LOGGED_PATH = 200
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{8,64}")
 _entropy = Entropy()
 _log = structlog.get_logger("nodewarden.verifier")
@@ -101,7 +103,7 @@ class Endpoint:
         except ClientGone:
             return
         except Exception:  # noqa: BLE001 - the outermost edge: a fault of ours denies, and is told to the log only
-            _log.exception("internal_error", request_id=request_id, path=scope["path"])
+            _log.exception("internal_error", request_id=request_id, path=_path(scope))
             self._guards.metrics.count(ReasonCode.INTERNAL_ERROR.value)
             status, body = internal_error(request_id)
             answer = Answer(body, status, CONTENT_TYPE_PROBLEM)
@@ -119,7 +121,10 @@ class Endpoint:
             identity=identity,
             request_id=request_id,
         )
-        return await self._handler(call)
+        answer = await self._handler(call)
+        if self.access is not Access.OPEN:
+            prove_connection(scope)
+        return answer
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Identity | None:
         """Who calls; None on routes that need no token. Raises before any of the body is read."""
@@ -147,7 +152,7 @@ class Endpoint:
             seconds = guards.refused.wait_seconds(address_of(scope))
             refusal = _rate_limited(seconds) if seconds else refusal
         status = status_of(refusal)
-        _log.info("request_refused", request_id=request_id, path=scope["path"], code=refusal.code.value, status=status)
+        _log.info("request_refused", request_id=request_id, path=_path(scope), code=refusal.code.value, status=status)
         return Answer(problem_body(refusal.failure, status, request_id), status, CONTENT_TYPE_PROBLEM)
 
 
@@ -158,6 +163,13 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     if claimed is not None and _REQUEST_ID.fullmatch(claimed) is not None:
         return claimed.decode("ascii")
     return _entropy.take(8).hex()
+
+
+def prove_connection(scope: Scope) -> None:
+    """The connection on which the request came is no stranger's any more."""
+    connection: Evictable | None = scope.get(SCOPE_KEY)
+    if connection is not None:
+        connection.proved()
 
 
 def address_of(scope: Scope) -> str:
@@ -196,6 +208,10 @@ async def send_answer(answer: Answer, request_id: str, receive: Receive, send: S
 async def _client_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _path(scope: Scope) -> str:
+    return printable(scope["path"][:MAX_LOGGED_PATH])
 
 
 def _require_no_wait(seconds: int) -> None:

@@ -23,7 +23,7 @@ class RateLimiter:
 
     def wait_seconds(self, address: str) -> int:
         """0 when the address had a token, which is now taken; else after how many seconds it will have one."""
-        key = _key(address)
+        key = network_of(address)
         now = time.monotonic()
         tokens, at = self._buckets.pop(key, (self._capacity, now))
         tokens = min(self._capacity, tokens + (now - at) * self._per_second)
@@ -38,7 +38,8 @@ class RateLimiter:
         return wait
 
 
-def _key(address: str) -> str:
+def network_of(address: str) -> str:
+    """What one client is known by: its IPv4 address, or its IPv6 /64."""
     if ":" not in address:
         return address
     try:

@@ -388,8 +388,11 @@ class ReasonCode(StrEnum):
         "The machine rebooted since the secret was released; ask for it again.",
     )
     JWE_MALFORMED = "jwe-malformed", "Upgrade the older of attester and broker: the released secret has another form."
-    ADDRESS_UNAVAILABLE = "address-unavailable", "Stop what listens there, or set another address."
     SETTING_INVALID = "setting-invalid", "Correct the setting that the message names."
     FILE_MODE_UNSAFE = "file-mode-unsafe", "Make the file readable by its owner only (chmod 600)."
+    ADDRESS_UNAVAILABLE = (
+        "address-unavailable",
+        "Stop what listens at this address already, or set another listen_host or listen_port.",
+    )
     FILE_UNREADABLE = "file-unreadable", "Check that the file exists and is readable."
     AUDIT_CHAIN_BROKEN = "audit-chain-broken", "The audit log was altered; compare with the last external checkpoint."

@@ -1,0 +1,103 @@
+"""Connections: a stranger's idle ones make room for others, and a node's are its own."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+import pytest
+
+from verifier.api import event_loop
+from verifier.api.connections import Connections
+from verifier.api.event_loop import fit_to_files
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import MalformedEvidence
+
+
+@dataclass(eq=False)
+class _Connection:
+    registry: Connections
+    idle: bool = True
+    open: bool = True
+
+    def is_idle(self) -> bool:
+        return self.idle
+
+    def evict(self) -> None:
+        self.open = False
+        self.registry.closed(self)
+
+    def proved(self) -> None:
+        self.registry.proved(self)
+
+
+def _opened(registry: Connections, address: str, count: int) -> list[_Connection]:
+    made = [_Connection(registry) for _ in range(count)]
+    assert all(registry.opened(connection, address) for connection in made)
+    return made
+
+
+def test_a_full_server_closes_the_oldest_idle_stranger_for_a_newcomer() -> None:
+    registry = Connections(limit=5, per_address=10)
+    strangers = _opened(registry, "192.0.2.1", 5)
+    strangers[0].idle = False
+    _opened(registry, "192.0.2.2", 1)
+    assert [connection.open for connection in strangers] == [True, False, True, True, True]
+
+
+def test_one_address_only_displaces_itself_until_the_server_is_full() -> None:
+    registry = Connections(limit=100, per_address=3)
+    (honest,) = _opened(registry, "192.0.2.2", 1)
+    strangers = _opened(registry, "192.0.2.1", 10)
+    assert honest.open and [connection.open for connection in strangers] == [False] * 7 + [True] * 3
+    # One IPv6 network is one address.
+    neighbours = [_Connection(registry) for _ in range(5)]
+    for number, connection in enumerate(neighbours):
+        assert registry.opened(connection, f"2001:db8::{number}")
+    assert [connection.open for connection in neighbours] == [False] * 2 + [True] * 3
+
+
+def test_a_connection_that_proved_an_ak_or_a_token_is_never_closed_for_another() -> None:
+    registry = Connections(limit=4, per_address=2)
+    nodes = []
+    for _ in range(3):
+        nodes += _opened(registry, "192.0.2.1", 1)
+        nodes[-1].proved()
+    strangers = _opened(registry, "192.0.2.9", 1) + _opened(registry, "192.0.2.1", 1)
+    assert all(node.open for node in nodes) and [stranger.open for stranger in strangers] == [False, True]
+    strangers[1].proved()
+    assert not registry.opened(_Connection(registry), "192.0.2.7")
+    registry.closed(nodes[0])
+    assert registry.opened(_Connection(registry), "192.0.2.7")
+
+
+def test_a_stranger_whose_requests_are_all_being_answered_may_open_no_more() -> None:
+    registry = Connections(limit=100, per_address=2)
+    for connection in _opened(registry, "192.0.2.1", 2):
+        connection.idle = False
+    assert not registry.opened(_Connection(registry), "192.0.2.1")
+    assert registry.opened(_Connection(registry), "192.0.2.2")
+
+
+def test_nothing_is_kept_of_connections_that_are_gone() -> None:
+    registry = Connections(limit=10)
+    for connection in _opened(registry, "192.0.2.1", 5):
+        connection.proved()
+        connection.proved()
+        registry.closed(connection)
+    assert (registry._count, registry._unproven, dict(registry._ages)) == (0, {}, {})
+
+
+def test_no_more_connections_are_taken_than_there_are_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(1024, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
+    assert fit_to_files(200) == 200 and len(limits) == 1
+    assert fit_to_files(12_000) == (4096 - event_loop.SPARE_FILES) // 2
+    assert limits[-1] == (4096, 4096)
+    limits.append((600, 600))
+    with pytest.raises(MalformedEvidence) as refused:
+        fit_to_files(12_000)
+    assert refused.value.code is ReasonCode.SETTING_INVALID
+    limits.append((1024, resource.RLIM_INFINITY))
+    assert fit_to_files(12_000) == 12_000

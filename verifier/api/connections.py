@@ -1,0 +1,82 @@
+"""Who may hold how many connections: those that proved nothing share what is left, and the oldest idle one goes first.
+
+A connection has proved something once a request on it was accepted by an AK or a token. Attack: one address opens idle
+connections until no node can attest, and every verdict runs out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from verifier.api.limits import network_of
+
+SCOPE_KEY = "nodewarden.connection"
+"""Where a request's scope holds the connection on which it came."""
+MAX_UNPROVEN_PER_ADDRESS = 256
+"""A fleet behind one address comes back with so many at once; each is proven with its first evidence."""
+
+
+class Evictable(Protocol):
+    """A connection as this module sees it."""
+
+    def is_idle(self) -> bool:
+        """Whether no whole request is being answered on it."""
+        ...
+
+    def evict(self) -> None:
+        """It is closed, and `Connections.closed` called."""
+        ...
+
+    def proved(self) -> None:
+        """A request on it was accepted by an AK or a token."""
+        ...
+
+
+class Connections:
+    """All connections of one server."""
+
+    def __init__(self, limit: int, per_address: int = MAX_UNPROVEN_PER_ADDRESS) -> None:
+        self._limit = limit
+        self._per_address = per_address
+        self._count = 0
+        self._unproven: dict[str, OrderedDict[Evictable, None]] = {}
+        self._ages: OrderedDict[Evictable, str] = OrderedDict()
+
+    def opened(self, connection: Evictable, address: str) -> bool:
+        """Whether the connection may stay; room is made for it by closing the oldest idle one that proved nothing.
+
+        First among its own address's, where those are too many; else, where the server is full, among all.
+        """
+        network = network_of(address)
+        own = self._unproven.get(network)
+        if own is not None and len(own) >= self._per_address and not _evict_oldest(own):
+            return False
+        if self._count >= self._limit and not _evict_oldest(self._ages):
+            return False
+        self._count += 1
+        self._ages[connection] = network
+        self._unproven.setdefault(network, OrderedDict())[connection] = None
+        return True
+
+    def proved(self, connection: Evictable) -> None:
+        """An AK or a token spoke on this connection: only its own client, or silence, closes it."""
+        network = self._ages.pop(connection, None)
+        if network is not None:
+            own = self._unproven[network]
+            del own[connection]
+            if not own:
+                del self._unproven[network]
+
+    def closed(self, connection: Evictable) -> None:
+        """A connection that was `opened` is no more."""
+        self.proved(connection)
+        self._count -= 1
+
+
+def _evict_oldest(candidates: OrderedDict[Evictable, None] | OrderedDict[Evictable, str]) -> bool:
+    for connection in candidates:
+        if connection.is_idle():
+            connection.evict()
+            return True
+    return False
