@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from verifier.clock import SystemClock
 from verifier.roles import Role, create_tokens
 from verifier.server import Verifier, build_verifier, server_config
 from verifier.settings import Settings
+from verifier.wire.messages import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,9 @@ def serving(directory: Path, ca: LocalCa) -> Iterator[LiveVerifier]:
     for name in ("baselines", "endorsements/roots", "endorsements/intermediates"):
         (directory / name).mkdir(parents=True)
     baseline = document()
-    baseline["metadata"]["notBefore"] = "2020-01-01T00:00:00Z"
-    baseline["metadata"]["expires"] = "2090-01-01T00:00:00Z"
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    baseline["metadata"]["notBefore"] = format_time(now - timedelta(days=1))
+    baseline["metadata"]["expires"] = format_time(now + timedelta(days=1))
     (directory / "baselines/test.yaml").write_text(json.dumps(baseline))
     (directory / "endorsements/roots/root.pem").write_bytes(ca.root_pem)
     (directory / "endorsements/intermediates/issuer.pem").write_bytes(ca.issuer_pem)
