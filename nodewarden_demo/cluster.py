@@ -69,6 +69,7 @@ class DemoCluster:
         self._key = ec.generate_private_key(ec.SECP256R1())
         public: dict[str, Any] = json.loads(ECAlgorithm.to_jwk(self._key.public_key()))
         self.jwks_file.write_text(json.dumps({"keys": [public | {"kid": "demo", "alg": "ES256", "use": "sig"}]}))
+        self.jwks_file.chmod(0o600)
         self._write("policy", [_policy(), _workload(), *_namespace()])
 
     def put_node(self, node: DemoNode) -> None:

@@ -186,6 +186,7 @@ def _prepare_verifier(directory: Path, port: int, cluster: DemoCluster) -> Path:
     )
     baseline = target / "baselines" / "demo-node.yaml"
     baseline.write_text(baseline_text(now()))
+    baseline.chmod(0o600)
     nodewarden("policy", "lint", str(baseline))
     served = {
         "issuer": ISSUER,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# Files that tests make for the verifier must not be writable by a group, as some systems have it by default.
+os.umask(0o022)
+
 pytest_plugins = ["tests.swtpm_fixtures"]
 
 

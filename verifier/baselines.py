@@ -9,6 +9,7 @@ from policies.compiler import CompiledBaseline, compile_baseline
 from policies.faults import BaselineFault
 from policies.lint import lint
 from policies.loader import load_baseline
+from verifier.private_files import require_unwritable
 from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
@@ -50,10 +51,13 @@ def load_baselines(directory: Path) -> BaselineSet:
     """Every `*.yaml` in `directory`, compiled, ordered by name and version.
 
     Raises MalformedEvidence `baseline-invalid` naming the file and the fault, also when two files hold one name and
-    version; Unavailable `file-unreadable`. An empty directory gives an empty set: no node is affirmed then.
+    version; `file-mode-unsafe`; Unavailable `file-unreadable`. An empty directory gives an empty set: no node is
+    affirmed then.
     """
     try:
         paths = sorted(directory.glob("*.yaml"))
+        for path in (directory, *paths):
+            require_unwritable(path)
         if len(paths) > MAX_BASELINES or not directory.is_dir():
             raise MalformedEvidence(ReasonCode.BASELINE_INVALID, str(directory), f"{len(paths)} files", "a directory")
         compiled = [_load(path) for path in paths]

@@ -13,6 +13,7 @@ from typing import Any
 
 import jwt
 
+from verifier.private_files import require_unwritable
 from verifier.settings import ClusterSettings
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
@@ -80,6 +81,7 @@ class NodeTokens:
 
 def _load_keys(cluster: ClusterSettings) -> Mapping[str, Any]:
     try:
+        require_unwritable(cluster.jwks_file)
         document = json.loads(cluster.jwks_file.read_bytes())
         keys = {key.key_id: key.key for key in jwt.PyJWKSet.from_dict(document).keys if key.key_id}
     except OSError as error:

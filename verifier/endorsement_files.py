@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from verifier.appraisal.endorsements import Endorsements, endorsements_from_files
+from verifier.private_files import require_unwritable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 
@@ -16,12 +17,13 @@ _FOLDERS = ("roots", "intermediates", "crls")
 def load_endorsements(directory: Path) -> Endorsements:
     """What is in the three folders of `directory`, PEM or DER; a missing folder is empty, and trusts nothing.
 
-    Raises Unavailable `file-unreadable`, MalformedEvidence `certificate-malformed` naming the file.
+    Raises Unavailable `file-unreadable`, MalformedEvidence `file-mode-unsafe`, `certificate-malformed` naming the file.
     """
     files: dict[str, bytes] = {}
     try:
         for folder in _FOLDERS:
             if (directory / folder).is_dir():
+                require_unwritable(directory / folder)
                 for path in sorted((directory / folder).iterdir()):
                     if path.is_file() and not path.name.startswith("."):
                         files[f"{folder}/{path.name}"] = _read(path)
@@ -35,6 +37,7 @@ def load_endorsements(directory: Path) -> Endorsements:
 
 
 def _read(path: Path) -> bytes:
+    require_unwritable(path)
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:

@@ -1,4 +1,4 @@
-"""Files that hold keys and tokens: made for the owner only, and refused when anyone else may read them."""
+"""Files on which trust rests: keys, which nobody else may read, and rules, which nobody else may write."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def read_private(path: Path) -> bytes:
             return file.read(MAX_PRIVATE_BYTES)
     except OSError as error:
         raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.strerror) from error
+
+
+def require_unwritable(path: Path) -> None:
+    """Nobody but its owner may write the file or directory at `path`: what it says decides who is trusted.
+
+    On a file system that is mounted read-only the mode means nothing (Kubernetes mounts ConfigMaps with 0777). Raises
+    MalformedEvidence `file-mode-unsafe`; OSError as `os.stat`. Does not check the directories above.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o022 and not os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise MalformedEvidence(ReasonCode.FILE_MODE_UNSAFE, str(path), f"{mode:04o}", "writable by its owner only")

@@ -42,7 +42,9 @@ class SetClock:
 
 def write_baseline(directory: Path, document: dict[str, Any] | None = None, name: str = "good.yaml") -> None:
     """The forge's baseline, or `document`, among the verifier's."""
-    (directory / name).write_text(json.dumps(baselines.document() if document is None else document))
+    path = directory / name
+    path.write_text(json.dumps(baselines.document() if document is None else document))
+    path.chmod(0o600)  # whatever the umask says
 
 
 def make_settings(directory: Path, clock: SetClock, **changes: Any) -> Settings:

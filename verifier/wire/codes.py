@@ -389,7 +389,10 @@ class ReasonCode(StrEnum):
     )
     JWE_MALFORMED = "jwe-malformed", "Upgrade the older of attester and broker: the released secret has another form."
     SETTING_INVALID = "setting-invalid", "Correct the setting that the message names."
-    FILE_MODE_UNSAFE = "file-mode-unsafe", "Make the file readable by its owner only (chmod 600)."
+    FILE_MODE_UNSAFE = (
+        "file-mode-unsafe",
+        "Let nobody but its owner write the file (chmod go-w), nor read it where it holds a key (chmod 600).",
+    )
     ADDRESS_UNAVAILABLE = (
         "address-unavailable",
         "Stop what listens at this address already, or set another listen_host or listen_port.",
