@@ -142,15 +142,33 @@ class Machine:
 
     def keep_attesting(self) -> None:
         """Starts the attester's daemon, as a node runs it."""
+        arguments = ("attester", "run", "--config", str(self.config))
+        start_nodewarden(self.programs, f"attester-{self.node_name}", *arguments)
+
+    @property
+    def config(self) -> Path:
+        """The attester's settings as a file, for the command line."""
         path = self.folder / "attester.yaml"
-        fields = self.settings.model_dump(mode="json", exclude_none=True)
-        path.write_text(yaml.safe_dump(fields))
-        path.chmod(0o600)
-        start_nodewarden(self.programs, f"attester-{self.node_name}", "attester", "run", "--config", str(path))
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(self.settings.model_dump(mode="json", exclude_none=True)))
+        return path
+
+    def certificate_sha256(self) -> str:
+        """What an operator lists the machine's TPM by, as from a delivery note."""
+        with using_tpm(self.settings) as connection:
+            certificate = read_endorsement_key(connection, self.settings.ek_type).certificates[0]
+        return hashlib.sha256(certificate).hexdigest()
+
+    def enrol(self, verifier: VerifierService) -> None:
+        """The inventory lists the machine, and it enrols."""
+        listed = ("--tenant", "ml", "--cohort", "demo", "--certificate-sha256", self.certificate_sha256())
+        verifier.administer("inventory", "add", self.node_name, *listed)
+        with using_tpm(self.settings) as connection, verifier_client(self.settings) as client:
+            enrol(connection, client, self.settings)
 
 
 @contextmanager
-def machine(
+def booted_machine(
     plane: ControlPlane,
     verifier: VerifierService,
     maker: LocalCa,
@@ -161,7 +179,7 @@ def machine(
     broker_ca: Path | None = None,
     pod_spec: dict[str, Any] | None = None,
 ) -> Iterator[Machine]:
-    """The machine of the node `node_name`: booted well, listed in the inventory, enrolled, not yet attested."""
+    """The machine of the node `node_name`: booted well, and unknown to the verifier."""
     folder.mkdir(mode=0o700, parents=True)
     for part in ("state", "run"):
         (folder / part).mkdir(mode=0o700)
@@ -185,21 +203,20 @@ def machine(
         )
         made = Machine(node_name, folder, tpm, settings, programs)
         made.boot(power_cycle=False)
-        _enrol(made, verifier)
         try:
             yield made
         finally:
             programs.stop()
 
 
-def _enrol(made: Machine, verifier: VerifierService) -> None:
-    with using_tpm(made.settings) as connection:
-        certificate = read_endorsement_key(connection, made.settings.ek_type).certificates[0]
-        digest = hashlib.sha256(certificate).hexdigest()
-        listed = ("--tenant", "ml", "--cohort", "demo", "--certificate-sha256", digest)
-        verifier.administer("inventory", "add", made.node_name, *listed)
-        with verifier_client(made.settings) as client:
-            enrol(connection, client, made.settings)
+@contextmanager
+def machine(
+    plane: ControlPlane, verifier: VerifierService, maker: LocalCa, folder: Path, node_name: str, **options: Any
+) -> Iterator[Machine]:
+    """The machine, as `booted_machine` makes it, listed in the inventory and enrolled; it has not attested yet."""
+    with booted_machine(plane, verifier, maker, folder, node_name, **options) as made:
+        made.enrol(verifier)
+        yield made
 
 
 def node_token(plane: ControlPlane, node_name: str, pod_spec: dict[str, Any] | None = None) -> str:
