@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import json
@@ -22,6 +23,7 @@ from admission.webhook import webhook_app
 from tests.admission.served import Certificate, make_certificate, served, trusting
 from tests.admission.world import IMAGE, NODE, NOW, POD_UID, a_cluster, a_pod, a_policy, a_result, a_workload
 from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Failure
 from verifier.wire.result import Verdict
 
 BAD_NODE = a_result(verdict=Verdict.CONTRAINDICATED, reasons=({"code": "cmdline-argument-forbidden"},))
@@ -421,3 +423,23 @@ def test_the_server_speaks_tls_only(certificate: Certificate, tmp_path: Path) ->
         with pytest.raises(httpx.ConnectError):
             httpx.get(address + "/healthz", verify=trusting(make_certificate(tmp_path)), timeout=5)
         assert httpx.get(address + "/healthz", verify=trusting(certificate)).json() == {"status": "ok"}
+
+
+def test_a_review_of_more_values_than_a_pod_has_is_refused_before_it_is_parsed(hook: Hook) -> None:
+    body = json.dumps(a_review({**POD, "x": [{}] * 300_000}), separators=(",", ":")).encode()
+    assert len(body) < MAX_REVIEW_BYTES
+    answer = hook.post(body)
+    assert (answer.status_code, answer.json()["code"]) == (413, ReasonCode.BODY_TOO_LARGE.value)
+
+
+def test_health_says_that_the_view_is_stale_and_readiness_fails() -> None:
+    stale = Failure(ReasonCode.VIEW_STALE, "view.manifests")
+    app = webhook_app(a_cluster, lambda: None, 60, lambda: NOW, unready=lambda: stale)
+
+    async def ask(path: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://webhook") as client:
+            return await client.get(path)
+
+    alive, ready = asyncio.run(ask("/healthz")), asyncio.run(ask("/readyz"))
+    assert (alive.status_code, alive.json()) == (200, {"status": "stale", "code": ReasonCode.VIEW_STALE.value})
+    assert (ready.status_code, ready.json()["code"]) == (503, ReasonCode.VIEW_STALE.value)

@@ -116,6 +116,7 @@ FAULTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a node id missing": lambda c: c["nodewarden"].pop("node_id"),
     "a baseline without digest": lambda c: c["nodewarden"]["baseline"].pop("sha256"),
     "a key that is no object": lambda c: c.update(cnf={"jwk": "x"}),
+    "a reason that is no object": lambda c: c["nodewarden"].update(reasons=[[["code", "x"]]]),
     "reasons that are no list": lambda c: c["nodewarden"].update(reasons=1),
 }
 

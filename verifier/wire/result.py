@@ -212,12 +212,18 @@ def result_from_claims(claims: Mapping[str, Any]) -> AttestationResult:
             evidence_sha256=_optional(own, "evidence_sha256"),
             binding_key=None if cnf is None else {str(k): str(v) for k, v in cnf["jwk"].items()},
             ak_public=_optional(own, "ak_public"),
-            reasons=tuple(dict(reason) for reason in own["reasons"]),
+            reasons=tuple(_object(reason) for reason in own["reasons"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise MalformedEvidence(ReasonCode.RESULT_MALFORMED, "result", type(error).__name__) from error
     _require_consistent(result)
     return result
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("no object")
+    return value
 
 
 def _sequence(own: Mapping[str, Any]) -> int:
