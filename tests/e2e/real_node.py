@@ -25,7 +25,7 @@ import httpx
 
 from tests.e2e.control_plane import REAL_NODE, ControlPlane, is_ready
 from tests.e2e.oci_image import write_image
-from tests.e2e.programs import HarnessError, Programs, cache, find_program, wait_until
+from tests.e2e.programs import HarnessError, Programs, cache, find_program, free_port, wait_until
 
 BUSYBOX = Path("/bin/busybox")
 CNI_FOLDER = Path("/usr/lib/cni")
@@ -179,6 +179,7 @@ class _Node:
             "localStorageCapacityIsolation": False,
             "evictionHard": {"memory.available": "1Mi"},
             "address": "127.0.0.1",
+            "port": free_port(),
             "healthzPort": 0,
             "volumePluginDir": f"{self._folder}/volume-plugins",
             "podLogsDir": f"{self._folder}/pod-logs",
