@@ -12,7 +12,7 @@ from verifier.results import ResultMaker
 from verifier.store.ports import AuditEntry, NodeRecord, SignVoid, Store, StoredResult
 from verifier.wanted import Wanted
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Rejection
+from verifier.wire.failures import Failure, Rejection
 from verifier.wire.messages import decode_message
 
 MAX_INVENTORY_BYTES = 4 * 1024 * 1024
@@ -28,6 +28,8 @@ class Administration:
         self._results = results
         self._clock = clock
         self._wanted = wanted
+        self.baselines_fault: Failure | None = None
+        """Why the baselines on disk are not those in force, where they are not."""
 
     async def approve(self, node: str, actor: str, request_id: str) -> dict[str, Any]:
         """The node is admitted; its verdict is as bad as before until it attests again, which it is asked to."""
@@ -86,8 +88,15 @@ class Administration:
         record = self._find(node)
         result = self._store.result(record.node_id)
         claims = {} if result is None else _claims(result.token)
+        now = self._clock.now_ms() // 1000
+        reasons = []
+        if result is not None and now >= result.expires_at:
+            ended = f"{now - result.expires_at} s ago"
+            reasons.append(Failure(ReasonCode.RESULT_EXPIRED, "result.expires_at", ended).as_json())
+        if self.baselines_fault is not None:
+            reasons.append(self.baselines_fault.as_json())
         return self._summary(record, result) | {
-            "reasons": claims.get("nodewarden", {}).get("reasons", []),
+            "reasons": [*reasons, *claims.get("nodewarden", {}).get("reasons", [])],
             "submods": claims.get("submods", {}),
             "candidates": [] if result is None else json.loads(result.explanation),
         }
@@ -121,6 +130,7 @@ class Administration:
             "issued_at": None if result is None else result.issued_at,
             "expires_at": None if result is None else result.expires_at,
             "seq": None if result is None else result.sequence,
+            "reason": _first_reason(result, expired=current is None),
         }
 
     def _void(self, code: ReasonCode) -> SignVoid:
@@ -130,6 +140,16 @@ class Administration:
         self, kind: str, actor: str, request_id: str, detail: dict[str, str | int | None] | None = None
     ) -> AuditEntry:
         return AuditEntry(self._clock.now_ms(), kind, actor, request_id, detail=detail or {})
+
+
+def _first_reason(result: StoredResult | None, *, expired: bool) -> str | None:
+    if result is None:
+        return ReasonCode.RESULT_MISSING.value
+    if expired:
+        return ReasonCode.RESULT_EXPIRED.value
+    # Nothing is decoded for the many that are well.
+    reasons = [] if result.verdict == "affirming" else _claims(result.token).get("nodewarden", {}).get("reasons", [])
+    return reasons[0]["code"] if reasons else None
 
 
 def _claims(token: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -13,7 +14,8 @@ import typer
 from verifier.admin_client import AdminClient
 from verifier.inventory import load_inventory
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence, Unavailable, printable
+from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable, printable
+from verifier.wire.messages import format_time
 
 nodes_app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 inventory_app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
@@ -71,8 +73,15 @@ def list_nodes(context: typer.Context, as_json: Json = False) -> None:  # noqa: 
     if as_json:
         _print_json(answer)
         return
+    if not answer["nodes"]:
+        typer.echo("no node has enrolled")
+        return
+    typer.echo(f"{'NODE':<32} {'VERDICT':<16} {'SINCE':<21} {'STATE':<9} {'COHORT':<16} REASON")
     for node in answer["nodes"]:
-        typer.echo(f"{node['node_name']:<32} {node['verdict']:<16} {node['state']:<10} {node['cohort']}")
+        typer.echo(
+            f"{node['node_name']:<32} {node['verdict']:<16} {_time(node['issued_at']):<21} {node['state']:<9} "
+            f"{node['cohort']:<16} {node['reason'] or '-'}"
+        )
 
 
 @nodes_app.command()
@@ -92,18 +101,26 @@ def explain(context: typer.Context, node: Node, as_json: Json = False) -> None: 
     if as_json:
         _print_json(answer)
         return
-    typer.echo(f"{answer['node_name']}: {answer['verdict']} ({answer['state']})")
+    typer.echo(f"{answer['node_name']}: {answer['verdict']} ({answer['state']}), since {_time(answer['issued_at'])}")
     _print_reasons(answer["reasons"], "  ")
     for candidate in answer["candidates"]:
-        typer.echo(f"  baseline {candidate['baseline']} {candidate['version']}")
-        _print_reasons(candidate["failures"], "    ")
+        # With one baseline, its failures are the reasons above.
+        more = [failure for failure in candidate["failures"] if failure not in answer["reasons"]]
+        outcome = "satisfied" if not candidate["failures"] else "failed" if more else "failed, as above"
+        typer.echo(f"  baseline {candidate['baseline']} {candidate['version']}: {outcome}")
+        _print_reasons(more, "    ")
 
 
 @nodes_app.command()
 def approve(context: typer.Context, node: Node) -> None:
-    """Admit a node that waits for a person, or restore a revoked one."""
+    """Admit a node that waits for a person, or restore a revoked one.
+
+    A name may be another TPM's by now: name the node by the id that you looked at.
+    """
     answer = _client(context).post(_path(node, "/approve"))
-    typer.echo(f"{answer['node_name']}: {answer['state']}")
+    typer.echo(f"{answer['node_name']}: {answer['state']}, its EK's public key has SHA-256 {answer['node_id']}")
+    if answer["verdict"] != "affirming":
+        typer.echo(f"  its verdict stays {answer['verdict']} until its next attestation, which it was asked for")
 
 
 @nodes_app.command()
@@ -139,6 +156,8 @@ def list_inventory(context: typer.Context, as_json: Json = False) -> None:  # no
     if as_json:
         _print_json(answer)
         return
+    if not answer["entries"]:
+        typer.echo("the inventory is empty")
     for entry in answer["entries"]:
         eks = " ".join(f"{kind}={digest}" for ek in entry["eks"] for kind, digest in ek.items())
         typer.echo(f"{entry['nodeName']:<32} {entry['tenant']} {entry['cohort']} {eks}")
@@ -154,10 +173,21 @@ def add(
     certificate_sha256: Annotated[str | None, typer.Option(help="The TPM's EK, by its certificate.")] = None,
 ) -> None:
     """Write down which TPM a machine has, before it enrols."""
-    ek = _ek(public_key_sha256, certificate_sha256)
-    entry = {"nodeName": node_name, "tenant": tenant, "cohort": cohort, "eks": [ek]}
-    answer = _client(context).post("/v1/inventory", {"entries": [entry]})
+    client = _client(context)
+    ek = {name: value for name, value in _ek(public_key_sha256, certificate_sha256).items() if value is not None}
+    eks = _listed_eks(client, node_name) or [ek]
+    if ek and ek not in eks:
+        seen = ", ".join(digest for listed in eks for digest in listed.values())
+        wanted = "the TPM that is listed; 'inventory import' lists another, 'nodes replace' exchanges it"
+        raise Rejection(ReasonCode.EK_CONFLICT, f"inventory.{node_name}", seen, wanted)
+    entry = {"nodeName": node_name, "tenant": tenant, "cohort": cohort, "eks": eks}
+    answer = client.post("/v1/inventory", {"entries": [entry]})
     typer.echo(f"written: {answer['written']}")
+
+
+def _listed_eks(client: AdminClient, node_name: str) -> list[dict[str, Any]]:
+    entries = client.get("/v1/inventory")["entries"]
+    return next((list(entry["eks"]) for entry in entries if entry["nodeName"] == node_name), [])
 
 
 @inventory_app.command("import")
@@ -182,12 +212,18 @@ def _print_json(answer: dict[str, Any]) -> None:
 
 def _print_fields(answer: dict[str, Any]) -> None:
     for name, value in answer.items():
-        typer.echo(f"{name:<18} {'-' if value is None else printable(str(value))}")
+        shown = _time(value) if name.endswith("_at") else "-" if value is None else printable(str(value))
+        typer.echo(f"{name:<18} {shown}")
+
+
+def _time(seconds: int | None) -> str:
+    return "-" if seconds is None else format_time(datetime.fromtimestamp(seconds, UTC))
 
 
 def _print_reasons(reasons: list[dict[str, Any]], indent: str) -> None:
     for reason in reasons:
-        where = "" if reason["pcr"] is None else f" (PCR {reason['pcr']})"
+        event = "" if reason["event_index"] is None else f", event {reason['event_index']}"
+        where = "" if reason["pcr"] is None else f" (PCR {reason['pcr']}{event})"
         seen = "" if reason["observed"] is None else f": {printable(reason['observed'])}"
         typer.echo(f"{indent}{reason['code']}{where} {printable(reason['claim'])}{seen}")
         typer.echo(f"{indent}  -> {printable(reason['remedy'])}")

@@ -42,7 +42,8 @@ class ResultMaker:
     def attested(
         self, node: NodeRecord, ak_public: str, appraisal: Appraisal, nonce: NonceState, uid: str | None, now_ms: int
     ) -> Signed:
-        """The result of `appraisal`, which ends at nonce issue + min(the baseline's maximum age, ten minutes).
+        """The result of `appraisal`, which ends at nonce issue + min(the baseline's maximum age, ten minutes),
+        and never after the baseline itself.
 
         A node that nobody admitted yet gets no better than `none`, whatever it proved.
         """
@@ -52,6 +53,8 @@ class ResultMaker:
             failures = (*failures, Failure(ReasonCode.NODE_NOT_ADMITTED, "node.state", node.state, "admitted"))
         sequence = next_sequence(nonce.previous_sequence, now_ms)
         expires_at = nonce.issued_at + min(appraisal.max_age_seconds, MAX_RESULT_SECONDS)
+        if appraisal.not_after is not None:
+            expires_at = min(expires_at, appraisal.not_after)
         steady = None if failures else self._steady.find(node, ak_public, appraisal, uid)
         if steady is not None:
             payload = steady.payload(now_ms // 1000, expires_at, sequence, appraisal.evidence_sha256)

@@ -63,6 +63,7 @@ class Verifier:
     store: SqlStore
     signer: Signer
     service: Service
+    administration: Administration
     metrics: Metrics
     app: FastAPI
 
@@ -72,7 +73,9 @@ class Verifier:
             self.service.baselines = load_baselines(self.settings.baselines_dir)
         except Refusal as refusal:
             _log.error("baselines_refused", code=refusal.code.value, detail=refusal.failure.line())
+            self.administration.baselines_fault = refusal.failure
             return
+        self.administration.baselines_fault = None
         self.service.wanted.want_all([record.node_id for record, _ in self.store.nodes()])
         _log.info("baselines_loaded", count=len(self.service.baselines.baselines))
 
@@ -128,7 +131,8 @@ def build_verifier(settings: Settings, clock: Clock) -> Verifier:
             await verifier.chain_audit()
 
     parts = Parts(service, enrolment, administration, store, signer, metrics, commits)
-    verifier = Verifier(settings, clock, store, signer, service, metrics, build_app(parts, guards, lifespan))
+    app = build_app(parts, guards, lifespan)
+    verifier = Verifier(settings, clock, store, signer, service, administration, metrics, app)
     return verifier
 
 

@@ -129,6 +129,43 @@ def test_a_database_that_cannot_be_written_fails_every_caller(tmp_path: Path) ->
     assert [json.loads(row.record)["kind"] for row in records] == ["after"]
 
 
+class _NoRollback:
+    """A cursor whose disk is gone: neither COMMIT nor ROLLBACK succeeds."""
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+        self.broken = True
+
+    def execute(self, statement: str, *values: object) -> object:
+        if self.broken and statement in ("COMMIT", "ROLLBACK"):
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._cursor.execute(statement, *values)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._cursor, name)
+
+
+def test_a_rollback_that_fails_leaves_no_caller_waiting(tmp_path: Path) -> None:
+    store = SqlStore(tmp_path / "v.db", 0)
+    cursor = store._writer._transaction.cursor = _NoRollback(store._writer._transaction.cursor)  # type: ignore[assignment] # - stands for one
+
+    async def scenario() -> list[object]:
+        writes = [store.write_audit(_entry()) for _ in range(3)]
+        failed: list[object] = []
+        for write in writes:
+            failed += await asyncio.gather(write, return_exceptions=True)
+        cursor.broken = False
+        await asyncio.gather(store.write_audit(_entry("lost")), return_exceptions=True)
+        await store.write_audit(_entry("after"))
+        return failed
+
+    outcomes = asyncio.run(asyncio.wait_for(scenario(), 20))
+    records = [json.loads(row.record)["kind"] for row in store.audit_after(0, 10)]
+    store.close()
+    assert [getattr(outcome, "code", None) for outcome in outcomes] == [ReasonCode.STORE_UNAVAILABLE] * 3
+    assert records == ["after"]
+
+
 def test_too_many_waiting_writes_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("verifier.store.writer.MAX_WAITING", 4)
     engine = open_engine(tmp_path / "v.db")

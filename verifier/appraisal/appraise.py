@@ -41,9 +41,9 @@ class Candidate:
 class Appraisal:
     """The verdict on one piece of authentic evidence, and all that the result and the store need of it.
 
-    `baseline` is the one that was satisfied, else None; `failures` are those of the first of `candidates`, which come
-    closest first. `seen` is what this quote showed; the store keeps the later of it and what it has.
-    `evidence_sha256` is of the quote's TPMS_ATTEST, which covers all other evidence.
+    `baseline` is the one that was satisfied, else None, and `not_after` its own end; `failures` are those of the first
+    of `candidates`, which come closest first. `seen` is what this quote showed; the store keeps the later of it and
+    what it has. `evidence_sha256` is of the quote's TPMS_ATTEST, which covers all other evidence.
     """
 
     verdict: Verdict
@@ -52,6 +52,7 @@ class Appraisal:
     baseline: BaselineRef | None
     candidates: tuple[Candidate, ...]
     max_age_seconds: int
+    not_after: int | None
     boot_id: str
     seen: LastSeen
     linux_boot_id: str | None
@@ -200,6 +201,7 @@ def _assemble(
         baseline=None if baseline is None or failures else _reference(baseline),
         candidates=candidates,
         max_age_seconds=DEFAULT_MAX_AGE_SECONDS if baseline is None else baseline.max_age_seconds,
+        not_after=None if baseline is None or failures else baseline.expires,
         boot_id=boot_id(authentic.names.ak_name, clock.reset_count, clock.restart_count),
         seen=LastSeen(clock.reset_count, clock.restart_count, clock.clock_ms),
         linux_boot_id=None if facts is None else facts.claimed_linux_boot_id,

@@ -182,8 +182,13 @@ class GroupWriter:
 
     def _lose(self, batch: _Batch, error: Exception) -> None:
         self._transaction.forget()
-        if self._transaction.cursor.connection.in_transaction:
-            self._transaction.cursor.execute("ROLLBACK")
+        try:
+            if self._transaction.cursor.connection.in_transaction:
+                self._transaction.cursor.execute("ROLLBACK")
+        except sqlite3.Error as second:
+            # The next batch fails at its BEGIN, and says so; callers of this one must not wait for that.
+            second.__context__ = error
+            error = second
         for waiting in batch.units:
             waiting.error = waiting.error or _store_error(error)
 
