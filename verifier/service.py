@@ -95,7 +95,8 @@ class Service:
 
         Raises MalformedEvidence and Rejection for whatever does not carry a valid AK signature over a live nonce of
         that node: then no verdict changes and the nonce stays good, for a few tries. Raises Rejection `rate-limited`
-        for a node that proves itself too often, Unavailable `store-unavailable` when nothing could be stored; then nothing was.
+        for a node that proves itself too often, Unavailable `store-unavailable` when nothing could be stored; then
+        nothing was.
         """
         head = decode_head(body)
         for _ in range(_ATTEMPTS):

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ class _NoRollback:
         self._cursor = cursor
         self.broken = True
 
-    def execute(self, statement: str, *values: object) -> object:
+    def execute(self, statement: str, *values: Any) -> object:
         if self.broken and statement in ("COMMIT", "ROLLBACK"):
             raise sqlite3.OperationalError("disk I/O error")
         return self._cursor.execute(statement, *values)

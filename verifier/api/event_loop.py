@@ -26,7 +26,7 @@ class ServerLoop(uvloop.Loop):
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = HANDSHAKE_SECONDS
         server: Any = await super().create_server(*arguments, **options)
-        return cast(asyncio.Server, server)
+        return cast("asyncio.Server", server)
 
 
 def fit_to_files(max_connections: int) -> int:

@@ -201,7 +201,7 @@ class SqlStore:
         return await self._writer.write(lambda t: audit.chain_audit(t, sign))
 
     async def purge(self, now: int) -> None:
-        """Challenges, requests and boot logs that nothing can refer to any more are gone; so are nodes nobody admitted."""
+        """Challenges, requests and boot logs that nothing refers to any more are gone; so are nodes nobody admitted."""
 
         def unit(transaction: Transaction) -> None:
             connection = transaction.connection
