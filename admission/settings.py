@@ -119,8 +119,9 @@ class _Service(_Settings):
     kubernetes: Kubernetes | None = None
     """A real cluster instead of manifests."""
     results: Results
-    reload_seconds: Annotated[int, Field(ge=1, le=60)] = 2
-    """How often changed manifests and keys are looked for: the delay of a change, since no decision reads a file."""
+    reload_seconds: Annotated[int, Field(ge=1, le=10)] = 2
+    """How often changed manifests and keys are looked for: the delay of a change, since no decision reads a file. Well
+    below the 30 seconds after which a view that was not read allows nothing."""
 
     @model_validator(mode="after")
     def _one_cluster(self) -> _Service:

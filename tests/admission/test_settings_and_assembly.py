@@ -109,7 +109,7 @@ def test_settings_are_read_with_paths_beside_their_file(site: Site) -> None:
         {"listen": {"port": "9443"}},
         {"listen": {"port": 70000}},
         {"reload_seconds": 0},
-        {"reload_seconds": 61},
+        {"reload_seconds": 11},
         {"results": {"issuer": ISSUER, "audience": AUDIENCE}},
         {"results": {"issuer": "", "audience": AUDIENCE, "jwks_file": "verifier.jwks"}},
         {"results": {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://x"}},
