@@ -109,11 +109,17 @@ def parse_binding(review: Review) -> BindingRequest:
 
 
 def parse_access(review: Review) -> AccessRequest:
-    """The connection in `review` (PodExecOptions and the like; the name is the pod's). Raises `review-malformed`."""
+    """The connection in `review` (PodExecOptions and the like). Raises `review-malformed`.
+
+    The name is the pod's; of a proxied connection it may be POD:PORT or SCHEME:POD:PORT, as the API server splits it
+    (apimachinery, util/net SplitSchemeNamePort).
+    """
     way = _WAYS.get(review.target)
-    if way is None or not review.name:
+    parts = review.name.split(":")
+    name = parts[1] if len(parts) == 3 else parts[0]
+    if way is None or not name or len(parts) > (3 if review.target == "pods/proxy" else 1):
         raise _malformed("request.resource", f"{review.target} {review.name}", "a connection to a pod")
-    return AccessRequest(review.namespace, review.name, way)
+    return AccessRequest(review.namespace, name, way)
 
 
 def parse_namespace_change(review: Review) -> NamespaceChange:

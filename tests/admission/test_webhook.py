@@ -222,6 +222,25 @@ def test_a_way_into_a_sensitive_pod_is_closed_unless_its_workload_opens_it(
     assert hook.denied({**review, "request": {**review["request"], "name": "llm-1"}}) == [ReasonCode.POD_UNKNOWN.value]
 
 
+@pytest.mark.parametrize("name", ["llm-0", "llm-0:8080", "http:llm-0:8080", "https:llm-0:8080", ":llm-0:8080"])
+def test_a_proxied_connection_is_to_the_pod_whatever_port_and_scheme_it_names(hook: Hook, name: str) -> None:
+    options = {"kind": "PodProxyOptions", "apiVersion": "v1"}
+    review = a_review(options, sub="proxy", operation="CONNECT", name=name)
+    assert hook.denied(review) == [ReasonCode.ACCESS_FORBIDDEN.value]
+    hook.cluster = a_cluster(pod=a_pod(service_account="web"))
+    assert hook.response(review)["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("sub", "name"), [("proxy", "a:b:c:d"), ("proxy", ":"), ("proxy", "http::80"), ("exec", "a:1")]
+)
+def test_a_connection_to_no_pod_s_name_is_malformed(hook: Hook, sub: str, name: str) -> None:
+    options = {"kind": "PodProxyOptions", "apiVersion": "v1"}
+    answer = hook.post(a_review(options, sub=sub, operation="CONNECT", name=name))
+    assert answer.status_code == 400
+    assert ReasonCode.REVIEW_MALFORMED.value in answer.text
+
+
 NAMESPACE: dict[str, Any] = {
     "kind": "Namespace",
     "apiVersion": "v1",

@@ -62,11 +62,12 @@ def test_port_forward_is_denied_to_a_sensitive_pod(plane: ControlPlane, pods: Go
     assert ReasonCode.ACCESS_FORBIDDEN.value in denied.stderr
 
 
-def test_the_proxy_is_denied_to_a_sensitive_pod(pods: Governed, tenant: Client) -> None:
-    answer = tenant.get(pods.path("secret:8080", "proxy/"))
+@pytest.mark.parametrize("form", ["{}", "{}:8080", "http:{}:8080", "https:{}:8080"])
+def test_the_proxy_is_denied_to_a_sensitive_pod(pods: Governed, tenant: Client, form: str) -> None:
+    answer = tenant.get(pods.path(form.format("secret"), "proxy/"))
     assert answer.denies(ReasonCode.ACCESS_FORBIDDEN), answer.message
-    # An ordinary pod's port is reached; what it answers is no HTTP.
-    assert not tenant.get(pods.path("plain:8080", "proxy/")).denies(ReasonCode.ACCESS_FORBIDDEN)
+    # Of an ordinary pod the port is tried, and nothing there speaks HTTP.
+    assert "nodewarden" not in tenant.get(pods.path(form.format("plain"), "proxy/")).message
 
 
 def test_the_cluster_s_admin_is_denied_as_well(plane: ControlPlane, pods: Governed) -> None:
