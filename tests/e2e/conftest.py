@@ -16,6 +16,8 @@ from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane, Options, control_plane
 from tests.e2e.governed import Fleet, Governed, attested_fleet, governed_namespace
 from tests.e2e.machines import VerifierService
+from tests.e2e.pods import pods_path
+from tests.e2e.programs import wait_until
 from tests.e2e.real_node import RealNode, missing_ability, real_node
 from tests.e2e.system import System, running_system
 
@@ -75,6 +77,8 @@ def tenant(plane: ControlPlane, namespace: str) -> Iterator[Client]:
     }
     plane.admin.must_create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
     with plane.as_user(user) as client:
+        # The API server's authoriser follows a new RoleBinding after a moment.
+        wait_until("the tenant's rights hold", lambda: client.get(pods_path(namespace)).accepted, 20)
         yield client
 
 

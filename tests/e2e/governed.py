@@ -59,9 +59,16 @@ class Governed:
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
     def ungated(self, pod: str) -> None:
-        """Returns once the controller has let the pod go to the scheduler."""
+        """Returns once the controller has let the pod go to the scheduler, and the webhook knows the pod."""
         path = self.path(pod)
         wait_until(f"{pod} is not gated", lambda: not self.admin.must_get(path)["spec"].get("schedulingGates"), 15)
+        body = self.binding(pod, UNKNOWN_NODE)
+
+        def unknown() -> bool:
+            answer = self.admin.create(self.path(pod, "binding"), body, dry_run=True)
+            return answer.denies(ReasonCode.POD_UNKNOWN)
+
+        wait_until(f"the webhook knows {pod}", lambda: not unknown(), 15)
 
 
 @contextmanager

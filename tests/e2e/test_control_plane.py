@@ -32,12 +32,12 @@ def test_a_tenant_may_do_all_in_the_namespace_and_nothing_outside(
 
 def test_a_kubelet_may_not_set_labels_of_our_domain_on_its_own_node(plane: ControlPlane) -> None:
     label = {"metadata": {"labels": {"nodewarden.node-restriction.kubernetes.io/verified": "true"}}}
-    with plane.as_user("system:node:fake-0", "system:nodes") as kubelet:
-        answer = kubelet.patch("/api/v1/nodes/fake-0", label)
+    with plane.as_user("system:node:fake-16", "system:nodes") as kubelet:
+        answer = kubelet.patch("/api/v1/nodes/fake-16", label)
         assert answer.status == 403
         assert "node-restriction" in answer.message
         harmless = {"metadata": {"annotations": {"example.org/note": "x"}}}
-        assert kubelet.patch("/api/v1/nodes/fake-0", harmless).accepted
+        assert kubelet.patch("/api/v1/nodes/fake-16", harmless).accepted
 
 
 def test_a_service_account_speaks_with_a_token_from_token_request(plane: ControlPlane, namespace: str) -> None:
