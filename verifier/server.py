@@ -65,6 +65,7 @@ class Verifier:
     service: Service
     administration: Administration
     metrics: Metrics
+    commits: Commits
     app: FastAPI
 
     def reload_baselines(self) -> None:
@@ -84,6 +85,11 @@ class Verifier:
         checkpoints = self.settings.audit_checkpoint_file
         refused = self.metrics.take_unreported()
         await chain_once(self.store, self.signer, self.clock, self.settings.issuer, checkpoints, refused)
+
+    def let_go(self) -> None:
+        """Requests that are held open, streams and long polls, end: else each stop would wait for its time limit."""
+        self.commits.end()
+        self.service.wanted.end()
 
     def close(self) -> None:
         """What was accepted is durable, and the database is closed."""
@@ -132,7 +138,7 @@ def build_verifier(settings: Settings, clock: Clock) -> Verifier:
 
     parts = Parts(service, enrolment, administration, store, signer, metrics, commits)
     app = build_app(parts, guards, lifespan)
-    verifier = Verifier(settings, clock, store, signer, service, administration, metrics, app)
+    verifier = Verifier(settings, clock, store, signer, service, administration, metrics, commits, app)
     return verifier
 
 
@@ -217,6 +223,14 @@ def tune_collector() -> None:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, verifier: Verifier) -> None:
+        super().__init__(config)
+        self._verifier = verifier
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._verifier.let_go()
+        await super().shutdown(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         _log.info("verifier_ready", host=self.config.host, port=self.config.port)
@@ -239,7 +253,7 @@ def run(verifier: Verifier, sockets: list[socket.socket] | None = None) -> None:
     settings = verifier.settings
     tune_collector()
     try:
-        server = _Server(server_config(verifier))
+        server = _Server(server_config(verifier), verifier)
         bound = sockets or bound_sockets(settings.listen_host, settings.listen_port)
         _log.info("verifier_started", issuer=settings.issuer, host=settings.listen_host, port=settings.listen_port)
         server.run(bound)

@@ -31,6 +31,11 @@ class Wanted:
         """Evidence came; nothing more is wanted of the node."""
         self._wanted.discard(node_id)
 
+    def end(self) -> None:
+        """Every long poll is answered now: the server stops."""
+        for waiting in self._waiting.values():
+            waiting.set()
+
     async def wait(self, node_id: str, seconds: float = HOLD_SECONDS) -> bool:
         """Whether evidence is wanted, at once or within `seconds`. A newer wait of the same node ends the older."""
         if node_id in self._wanted:

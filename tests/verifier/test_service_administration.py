@@ -223,3 +223,19 @@ def test_a_silent_stream_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest
         await stream.aclose()
 
     with_http(tmp_path / "v", scenario)
+
+
+def test_a_stream_and_a_long_poll_end_when_the_server_stops(tmp_path: Path) -> None:
+    async def scenario(http: Http) -> None:
+        commits, wanted = Commits(), http.verifier.service.wanted
+        stream = result_events(http.verifier.store, commits, 0)
+        assert await anext(stream) == b"event: snapshot-complete\ndata: {}\n\n"
+        waiting = asyncio.create_task(anext(stream, b"ended"))
+        polling = asyncio.create_task(wanted.wait("0" * 64))
+        await asyncio.sleep(0.05)
+        commits.end()
+        wanted.end()
+        assert await asyncio.wait_for(waiting, 1) == b"ended"
+        assert await asyncio.wait_for(polling, 1) is False
+
+    with_http(tmp_path / "v", scenario)

@@ -26,12 +26,18 @@ class Commits:
     def __init__(self) -> None:
         self._event: asyncio.Event | None = None
         self.streams = 0
+        self.ended = False
 
     def committed(self) -> None:
         """Wakes every stream that waits; costs nothing when none does."""
         if self._event is not None:
             self._event.set()
             self._event = None
+
+    def end(self) -> None:
+        """Every stream ends: the server stops, and its consumers must look for another at once."""
+        self.ended = True
+        self.committed()
 
     async def wait(self, seconds: float) -> None:
         """Returns at the next commit, or after `seconds`."""
@@ -47,7 +53,7 @@ class Commits:
 async def result_events(store: Store, commits: Commits, after: int) -> AsyncGenerator[bytes, None]:
     """The stream from event `after` (0, or one that never was: a snapshot of everything).
 
-    It ends only when the consumer goes.
+    It ends when the consumer goes, or the server stops.
     """
     commits.streams += 1
     try:
@@ -55,7 +61,7 @@ async def result_events(store: Store, commits: Commits, after: int) -> AsyncGene
         # ever and hear of no revocation meanwhile. What stands is told anew instead.
         last = after if after <= store.last_event() else 0
         first = True
-        while True:
+        while not commits.ended:
             page = store.results_after(last, _PAGE)
             for result in page:
                 last = result.event
