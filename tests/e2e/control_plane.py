@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from attester.collectors.host_facts import LINUX_BOOT_ID
 from tests.e2e.authority import Authority, Certificate, certificate_user, write_kubeconfig
 from tests.e2e.client import Client
-from tests.e2e.programs import HarnessError, Program, Programs, find_program, free_port, wait_until
+from tests.e2e.programs import HarnessError, Programs, find_program, free_port, wait_until
 
 REAL_NODE = "node-0"
 READY_SECONDS = 120
@@ -85,16 +85,6 @@ class ControlPlane:
         """A kubeconfig with which a program acts as the ServiceAccount, at another address where `server` is one."""
         path = self.folder / f"sa-{namespace}-{account}.kubeconfig"
         return write_kubeconfig(path, server or self.server, self.ca, {"token": self.token(namespace, account)})
-
-    def program(self, name: str) -> Program:
-        return next(program for program in self.programs.running if program.name == name)
-
-    def restart(self, name: str, path: Path, *arguments: str) -> None:
-        """Stops the component `name` and starts it with `arguments`."""
-        program = self.program(name)
-        self.programs.running.remove(program)
-        program.stop()
-        self.programs.start(path, *arguments, name=name)
 
 
 @contextmanager
