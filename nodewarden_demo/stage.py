@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from admission.kinds import attestation_manifest
 from attester.client import Client, open_client
 from attester.collectors.host_facts import LINUX_BOOT_ID
 from attester.enrol import enrol
@@ -104,7 +105,9 @@ class Stage:
         for machine in (self.good, self.bad):
             for entry in found:
                 if entry["node_name"] == machine.name:
-                    self.cluster.put_attestation(_attestation(machine.object, entry["result"]))
+                    self.cluster.put_attestation(
+                        attestation_manifest(machine.name, machine.object.uid, entry["result"])
+                    )
 
     def review(self, path: str, review: dict[str, Any]) -> dict[str, Any]:
         """The webhook's answer to an AdmissionReview, as the API server would get it."""
@@ -250,13 +253,3 @@ def _admission_settings(
     path.write_text(yaml.safe_dump(json.loads(json.dumps(fields)), sort_keys=False))
     path.chmod(0o600)
     return path
-
-
-def _attestation(node: DemoNode, result: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "nodewarden.dev/v1alpha1",
-        "kind": "NodeAttestation",
-        "metadata": {"name": node.name},
-        "spec": {"nodeName": node.name, "nodeUID": node.uid},
-        "status": {"result": result},
-    }

@@ -13,7 +13,6 @@ from verifier.wire.failures import MalformedEvidence
 
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
 
 
 class Reader:
@@ -57,11 +56,6 @@ class Reader:
             raise self.fault(field, f"{self._size - start} bytes left", "4 bytes")
         self._position = start + 4
         value: int = _U32.unpack_from(self._content, start)[0]
-        return value
-
-    def u64(self, field: str) -> int:
-        """The next eight bytes as an unsigned integer."""
-        value: int = _U64.unpack(self.take(8, field))[0]
         return value
 
     def sized(self, field: str, max_bytes: int) -> bytes:

@@ -22,7 +22,7 @@ from verifier.store.ports import (
     PendingEnrolment,
     SignVoid,
 )
-from verifier.store.rows import endorsement, node_columns, node_record
+from verifier.store.rows import introduced_node, node_columns, node_record
 from verifier.store.schema import ENROLMENTS, INVENTORY, NODES, RESULTS
 from verifier.store.trust import end_challenges, end_enrolments, end_trust, moved, remove_node
 from verifier.store.writer import Transaction
@@ -75,21 +75,7 @@ def activate(
     if row["used_at"] is not None:
         return Rejection(ReasonCode.ENROLMENT_USED, "enrolment")
     connection.execute(update(ENROLMENTS).where(ENROLMENTS.c.enrolment_sha256 == enrolment_sha256).values(used_at=now))
-    node = NodeRecord(
-        node_id=row["node_id"],
-        node_name=row["node_name"],
-        tenant=row["tenant"],
-        cohort=row["cohort"],
-        ek_public=row["ek_public"],
-        ak_public=row["ak_public"],
-        endorsement=endorsement(row),
-        admission=row["admission"],
-        state="admitted" if row["admitted"] else "pending",
-        kubernetes_node_uid=row["kubernetes_node_uid"],
-        enrolled_at=now,
-        version=1,
-        ek_certificate_sha256=row["ek_certificate_sha256"],
-    )
+    node = introduced_node(row, "admitted" if row["admitted"] else "pending", now, 1)
     audit = changed(audit, node_id=node.node_id, node_name=node.node_name)
     try:
         _require_proof(row["expires_at"], row["secret_sha256"], secret, now)

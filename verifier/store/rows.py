@@ -42,6 +42,11 @@ def nonce_state(nonce_sha256: bytes, row: tuple[Any, ...], *, in_row: bool) -> N
 
 def node_record(row: RowMapping) -> NodeRecord:
     """The node in a row of `nodes`."""
+    return introduced_node(row, _STATES[row["state"]], row["enrolled_at"], row["version"])
+
+
+def introduced_node(row: RowMapping, state: NodeState, enrolled_at: int, version: int) -> NodeRecord:
+    """The node of the columns that `nodes` and `enrolments` share."""
     return NodeRecord(
         node_id=NodeId(row["node_id"]),
         node_name=row["node_name"],
@@ -51,10 +56,10 @@ def node_record(row: RowMapping) -> NodeRecord:
         ak_public=row["ak_public"],
         endorsement=endorsement(row),
         admission=_ADMISSIONS[row["admission"]],
-        state=_STATES[row["state"]],
+        state=state,
         kubernetes_node_uid=row["kubernetes_node_uid"],
-        enrolled_at=row["enrolled_at"],
-        version=row["version"],
+        enrolled_at=enrolled_at,
+        version=version,
         ek_certificate_sha256=row["ek_certificate_sha256"],
     )
 

@@ -6,6 +6,8 @@ a nonce) is a constraint here, so that a race ends in the database and not in a 
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -46,21 +48,29 @@ INVENTORY_EKS = Table(
     Column("node_name", Text, ForeignKey("inventory.node_name", ondelete="CASCADE"), nullable=False, index=True),
 )
 
+
+def _introduced() -> tuple[Column[Any], ...]:
+    """What an enrolment says of a node and the node keeps, new columns for each table."""
+    return (
+        Column("tenant", Text, nullable=False),
+        Column("cohort", Text, nullable=False),
+        Column("ek_public", LargeBinary, nullable=False),
+        Column("ak_public", LargeBinary, nullable=False),
+        Column("ek_chain", Text, nullable=False),
+        Column("ek_certificate_sha256", Text),
+        Column("tpm_manufacturer", Text),
+        Column("tpm_model", Text),
+        Column("tpm_version", Text),
+        Column("admission", Text, nullable=False),
+    )
+
+
 NODES = Table(
     "nodes",
     METADATA,
     Column("node_id", Text, primary_key=True),
     Column("node_name", Text, nullable=False, unique=True),
-    Column("tenant", Text, nullable=False),
-    Column("cohort", Text, nullable=False),
-    Column("ek_public", LargeBinary, nullable=False),
-    Column("ak_public", LargeBinary, nullable=False),
-    Column("ek_chain", Text, nullable=False),
-    Column("ek_certificate_sha256", Text),
-    Column("tpm_manufacturer", Text),
-    Column("tpm_model", Text),
-    Column("tpm_version", Text),
-    Column("admission", Text, nullable=False),
+    *_introduced(),
     # "admitted", "pending" or "revoked".
     Column("state", Text, nullable=False),
     Column("kubernetes_node_uid", Text),
@@ -130,16 +140,7 @@ ENROLMENTS = Table(
     Column("used_at", BigInteger),
     Column("node_id", Text, nullable=False),
     Column("node_name", Text, nullable=False),
-    Column("tenant", Text, nullable=False),
-    Column("cohort", Text, nullable=False),
-    Column("ek_public", LargeBinary, nullable=False),
-    Column("ak_public", LargeBinary, nullable=False),
-    Column("ek_chain", Text, nullable=False),
-    Column("ek_certificate_sha256", Text),
-    Column("tpm_manufacturer", Text),
-    Column("tpm_model", Text),
-    Column("tpm_version", Text),
-    Column("admission", Text, nullable=False),
+    *_introduced(),
     Column("admitted", Integer, nullable=False),
     Column("kubernetes_node_uid", Text),
 )

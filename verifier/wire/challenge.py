@@ -47,9 +47,3 @@ class ChallengeResponse(Message):
 
 class AttestNowRequest(ChallengeRequest):
     """Body of the AK-signed long poll (label `nodewarden/attest-now/1`)."""
-
-
-class AttestNowResponse(Message):
-    """Whether the verifier wants evidence before the interval is over; it says nothing else."""
-
-    wanted: bool
