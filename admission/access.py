@@ -1,4 +1,4 @@
-"""Ways around placement: into a running pod, and out of the webhook's sight. Pure, as `admission.decision`."""
+"""Ways around placement: into a running pod, and out from under the policies. Pure, as `admission.decision`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ class AccessRequest:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceChange:
-    """What happens to the label that puts a namespace in the webhook's sight; after is None when it is deleted."""
+    """What happens to the label by which the API server's own policies bind a namespace's pods to verified nodes only.
+
+    The webhook does not go by it: it sees every namespace that is not excluded by name. After is None when the
+    namespace is deleted.
+    """
 
     name: str
     enforced_before: bool
@@ -48,9 +52,10 @@ def decide_access(state: AdmissionState, access: AccessRequest, now: int) -> All
 
 
 def decide_namespace(state: AdmissionState, change: NamespaceChange) -> Allow | Deny:
-    """Whether a namespace may be changed or deleted: one that is governed must stay in the webhook's sight.
+    """Whether a namespace may be changed or deleted: a governed one that is labelled enforced stays, and stays so.
 
-    Attack: whoever has all rights in a namespace may relabel or delete the Namespace object too.
+    Attack: whoever has all rights in a namespace may relabel or delete the Namespace object too, and without the label
+    the policies that hold while the webhook is down do not cover it. The installation asks about labelled ones only.
     """
     stale = state.stale(change.name)
     if stale is not None:

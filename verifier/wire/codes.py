@@ -335,7 +335,7 @@ class ReasonCode(StrEnum):
     )
     NAMESPACE_LABEL_REMOVED = (
         "namespace-label-removed",
-        "Keep the label nodewarden.dev/enforced=true while a SensitiveWorkload governs the namespace.",
+        "Delete the SensitiveWorkloads that govern the namespace first, then take the label off by breaking the glass.",
     )
     NAMESPACE_GOVERNED = "namespace-governed", "Delete the SensitiveWorkloads that govern the namespace first."
     KUBERNETES_REFUSED = (
