@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,22 @@ def wait_for_phase(
     return pod
 
 
-def kubectl(
-    plane: ControlPlane, *arguments: str, kubeconfig: Path | None = None, timeout: float = 60
-) -> subprocess.CompletedProcess[str]:
-    """What kubectl did, as the admin unless another kubeconfig is given."""
+def kubectl_command(plane: ControlPlane, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
+    """The command line of kubectl, as the admin unless another kubeconfig is given."""
     program = Path(sys.executable).with_name("kubectl")
-    config = kubeconfig or plane.kubeconfigs["admin"]
-    command = [str(program), f"--kubeconfig={config}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    return [str(program), f"--kubeconfig={kubeconfig or plane.kubeconfigs['admin']}", *arguments]
+
+
+def kubectl(
+    plane: ControlPlane,
+    *arguments: str,
+    kubeconfig: Path | None = None,
+    typed: str = "",
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 60,
+) -> subprocess.CompletedProcess[str]:
+    """What kubectl did, as the admin unless another kubeconfig is given; `typed` is its standard input."""
+    command = kubectl_command(plane, *arguments, kubeconfig=kubeconfig)
+    return subprocess.run(
+        command, input=typed, capture_output=True, text=True, timeout=timeout, check=False, env=environment
+    )

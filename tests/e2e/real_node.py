@@ -34,7 +34,7 @@ PROGRAMS = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "secrets-
 DRIVER = "secrets-store.csi.k8s.io"
 PAUSE_IMAGE = "docker.io/local/pause:1"
 APP_IMAGE = "docker.io/local/app:1"
-APPLETS = ("sh", "sleep", "cat", "echo", "nc", "id", "ls")
+APPLETS = ("sh", "sleep", "cat", "echo", "httpd", "id", "ls")
 
 _CONTAINERD = """version = 3
 root = "{d}/root"
