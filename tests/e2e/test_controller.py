@@ -162,6 +162,8 @@ def test_leases_of_a_fallen_node_are_ordered_revoked_and_the_label_goes_though_n
             "podUID": str(uuid4()),
             "nodeName": verified,
             "nodeUID": node["metadata"]["uid"],
+            "bootID": "b0" * 32,
+            "bindingKeyThumbprint": "cb" * 32,
             "expires": "2099-01-01T00:00:00Z",
         },
     }
