@@ -239,3 +239,26 @@ def test_a_stream_and_a_long_poll_end_when_the_server_stops(tmp_path: Path) -> N
         assert await asyncio.wait_for(polling, 1) is False
 
     with_http(tmp_path / "v", scenario)
+
+
+def test_a_stream_that_is_woken_for_nothing_shows_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verifier.api.stream.KEEP_ALIVE_SECONDS", 0.2)
+
+    async def scenario(http: Http) -> None:
+        commits = Commits()
+
+        async def chain_audit_rows() -> None:
+            while True:
+                await asyncio.sleep(0.02)
+                commits.committed()
+
+        chaining = asyncio.ensure_future(chain_audit_rows())
+        stream = result_events(http.verifier.store, commits, 0)
+        assert await anext(stream) == b"event: snapshot-complete\ndata: {}\n\n"
+        assert await asyncio.wait_for(anext(stream), 2) == b": alive\n\n"
+        await stream.aclose()
+        chaining.cancel()
+
+    with_http(tmp_path / "v", scenario)

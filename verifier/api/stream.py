@@ -61,25 +61,33 @@ async def result_events(store: Store, commits: Commits, after: int) -> AsyncGene
         # ever and hear of no revocation meanwhile. What stands is told anew instead.
         last = after if after <= store.last_event() else 0
         first = True
+        clock = asyncio.get_running_loop().time
+        said = clock()
         while not commits.ended:
             page = store.results_after(last, _PAGE)
             for result in page:
                 last = result.event
             if page:
                 yield b"".join(_event(result) for result in page)
+                said = clock()
             if len(page) == _PAGE:
                 continue
             if first:
                 # From here on the consumer knows all that stands, and may judge by absence.
                 first = False
                 yield b"event: snapshot-complete\ndata: {}\n\n"
+                said = clock()
             if page:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            before = asyncio.get_running_loop().time()
-            await commits.wait(KEEP_ALIVE_SECONDS)
-            if asyncio.get_running_loop().time() - before >= KEEP_ALIVE_SECONDS * 0.9:
-                yield b": alive\n\n"
+            # Commits that concern no result, such as the audit chain's each second, wake the stream as well: silence is
+            # counted from what was last said.
+            silent = clock() - said
+            if silent < KEEP_ALIVE_SECONDS:
+                await commits.wait(KEEP_ALIVE_SECONDS - silent)
+                continue
+            yield b": alive\n\n"
+            said = clock()
     finally:
         commits.streams -= 1
 
