@@ -19,6 +19,7 @@ from verifier.appraisal.appraise import appraise
 from verifier.appraisal.authenticate import authenticate
 from verifier.appraisal.verify import verify
 from verifier.evidence.parse import parse_bundle
+from verifier.evidence.steady import SteadyBundles, parse_steady
 from verifier.server import tune_collector
 from verifier.wire.bundle_codec import decode_bundle
 
@@ -66,9 +67,13 @@ def _round(ours: Callable[[], object], floor: Callable[[], object]) -> tuple[flo
 def _appraisal(prepared: Steady) -> Callable[[], object]:
     results, node, nonce = prepared.results, prepared.known_node, prepared.nonce_state
     baselines = prepared.baselines
+    proved = SteadyBundles()
+    proved.keep(prepared.body, parse_bundle(decode_bundle(prepared.body)))
 
     def appraisal() -> object:
-        parsed = parse_bundle(decode_bundle(prepared.body))
+        head = proved.find(prepared.body)
+        assert head is not None
+        parsed = parse_steady(head)
         authentic = authenticate(parsed, node.enrolled, prepared.challenge, prepared.issuer, nonce.last_seen)
         verified = verify(
             authentic, prepared.boots.measured(parsed.boot_log, prepared.challenge.pcr_bank), prepared.binding_key

@@ -9,7 +9,7 @@ import hashlib
 
 from verifier.issued_nonces import IssuedNonces
 from verifier.store.ports import AuditEntry, NonceState, Store
-from verifier.wire.bundle_codec import BundleHead
+from verifier.wire.bundle import NodeId, Nonce
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal, Rejection
 
@@ -25,13 +25,12 @@ class LiveNonces:
         self._issued = issued
         self._counting: dict[bytes, int] = {}
 
-    def find(self, head: BundleHead, now: int) -> NonceState:
+    def find(self, node_id: NodeId, claimed: Nonce, now: int) -> NonceState:
         """The challenge that is answered: the one in the row of the claimed node, else one that was asked for.
 
         Raises Rejection `nonce-unknown`, `nonce-used`, `nonce-expired`, `nonce-tries-exhausted`. That it is of the
         claimed node is for the caller to check.
         """
-        node_id, claimed = head.claimed_node_id, head.claimed_nonce
         nonce = self._issued.find(node_id, claimed) or self._stored(node_id, hashlib.sha256(claimed).digest())
         if nonce.used:
             raise Rejection(ReasonCode.NONCE_USED, "bundle.nonce")

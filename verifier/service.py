@@ -24,6 +24,7 @@ from verifier.clock import Clock
 from verifier.cluster_tokens import NodeTokens
 from verifier.entropy import Entropy
 from verifier.evidence.parse import ParsedBundle, parse_bundle
+from verifier.evidence.steady import SteadyBundles, SteadyHead, parse_steady
 from verifier.issued_nonces import IssuedNonces
 from verifier.live_nonces import LiveNonces
 from verifier.node_cache import KnownNode, NodeCache
@@ -83,6 +84,7 @@ class Service:
         self._issued = IssuedNonces()
         self._nonces = LiveNonces(store, self._issued)
         self._entropy = Entropy()
+        self._steady = SteadyBundles()
         self._boots = BootCache(store.boot_log)
         self._binding_keys: dict[str, VerifiedBindingKey] = {}
         self.baselines = BaselineSet(())
@@ -98,26 +100,28 @@ class Service:
         for a node that proves itself too often, Unavailable `store-unavailable` when nothing could be stored; then
         nothing was.
         """
-        head = decode_head(body)
+        head = self._steady.find(body) or decode_head(body)
         for _ in range(_ATTEMPTS):
             try:
-                return await self._attest_once(head, request_id)
+                return await self._attest_once(body, head, request_id)
             except SequenceMoved:
                 continue
         raise Unavailable(ReasonCode.STORE_UNAVAILABLE, "store", "the node's result kept moving")
 
-    async def _attest_once(self, head: BundleHead, request_id: str) -> Answered:
+    async def _attest_once(self, body: bytes, head: BundleHead | SteadyHead, request_id: str) -> Answered:
         now_ms = self._clock.now_ms()
-        nonce = self._nonces.find(head, now_ms // 1000)
+        nonce = self._nonces.find(head.claimed_node_id, head.claimed_nonce, now_ms // 1000)
         try:
             node = self._node_of(head, nonce)
             assigned = self.baselines.assigned(node.record.tenant, node.record.cohort)
             _require_current(nonce, assigned)
-            parsed = parse_bundle(decode_items(head))
+            parsed = parse_steady(head) if isinstance(head, SteadyHead) else parse_bundle(decode_items(head))
             challenge = _challenge_of(head.claimed_nonce, nonce)
             authentic = authenticate(parsed, node.enrolled, challenge, self._settings.issuer, nonce.last_seen)
             uid = self._check_node_token(node, parsed, now_ms // 1000)
             self._require_pace(node.record.node_id)
+            if not isinstance(head, SteadyHead):
+                self._steady.keep(body, parsed)
             appraisal, proved = self._judge(authentic, assigned, now_ms // 1000)
         except Refusal as refusal:
             refusal.of_the_node = True
@@ -147,7 +151,7 @@ class Service:
             self._issued.forget(nonce.node_id)
         return _answer(node, signed, _challenge_json(following, known_log, self._settings.interval_seconds))
 
-    def _node_of(self, head: BundleHead, nonce: NonceState) -> KnownNode:
+    def _node_of(self, head: BundleHead | SteadyHead, nonce: NonceState) -> KnownNode:
         if head.claimed_node_id != nonce.node_id:
             raise Rejection(ReasonCode.NONCE_WRONG_NODE, "bundle.node_id", head.claimed_node_id)
         if nonce.node_state == "revoked":

@@ -33,7 +33,7 @@ from verifier.appraisal.context import IssuedChallenge, LastSeen
 from verifier.appraisal.verify import VerifiedBundle, verify
 from verifier.evidence.parse import parse_bundle
 from verifier.evidence.tpm import parse_public
-from verifier.wire.bundle import EvidenceBundle, KnownBody, NodeId, Nonce
+from verifier.wire.bundle import EvidenceBundle, KnownBody, NodeId, Nonce, TpmQuote
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal, Rejection
 
@@ -166,8 +166,9 @@ def test_check_4_a_signature_of_another_scheme_is_refused() -> None:
 
 def test_check_4_a_signature_with_another_hash_is_refused() -> None:
     evidence = accepted()
-    signature = parse_bundle(evidence.bundle()).items[0]
-    good = getattr(signature, "signature")  # noqa: B009 - the item's type is known to be the quote
+    quote = evidence.bundle().items[0]
+    assert isinstance(quote, TpmQuote)
+    good = quote.signature
     changed = replace(evidence, signature=bytes.fromhex("0018000c") + good[4:])
     assert _refused(changed) is ReasonCode.QUOTE_SCHEME_MISMATCH
 

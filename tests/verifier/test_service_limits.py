@@ -18,7 +18,6 @@ from tests.verifier.http import Http, with_http
 from verifier.appraisal.context import IssuedChallenge
 from verifier.live_nonces import MAX_TRIES
 from verifier.server import Verifier
-from verifier.wire import bundle_codec
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url
 from verifier.wire.failures import Refusal
@@ -32,14 +31,8 @@ def verifier(tmp_path: Path) -> Iterator[Verifier]:
     started.close()
 
 
-def _remembered() -> int:
-    caches = (
-        bundle_codec._decoded_binding_key,
-        bundle_codec._decoded_host_facts,
-        bundle_codec._decoded_pcr_values,
-        bundle_codec._known_log,
-    )
-    return sum(cache.cache_info().currsize for cache in caches)
+def _remembered(verifier: Verifier) -> int:
+    return len(verifier.service._steady._known)
 
 
 def _changed(body: bytes, **changes: Any) -> bytes:
@@ -50,28 +43,52 @@ def test_a_nonce_that_is_not_live_ends_it_before_any_item_is_looked_at(verifier:
     async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
         body = fleet.encoded(fleet.evidence(forged, challenge))
         strange = encode_base64url(bytes(32))
-        before = _remembered()
         assert await refused(verifier, _changed(body, nonce=strange)) is ReasonCode.NONCE_UNKNOWN
         assert await refused(verifier, _changed(body, nonce=strange, items=[{}])) is ReasonCode.NONCE_UNKNOWN
-        assert _remembered() == before
         assert await refused(verifier, _changed(body, items=[{}])) is ReasonCode.SCHEMA_MISMATCH
 
     with_node(verifier, scenario)
 
 
-def test_what_is_remembered_of_a_node_is_bounded_in_bytes(verifier: Verifier) -> None:
+async def _attested(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge, **changes: Any) -> bytes:
+    """The body of honest evidence that was just accepted."""
+    body = fleet.encoded(fleet.evidence(forged, challenge), **changes)
+    assert (await attest_to(verifier, body))["verdict"] == "affirming"
+    return body
+
+
+def test_only_evidence_that_the_node_signed_is_remembered(verifier: Verifier) -> None:
     async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
-        message = json.loads(fleet.encoded(fleet.evidence(forged, challenge)))
-        facts, key = (next(i for i in message["items"] if i["kind"] == kind) for kind in ("host-facts", "binding-key"))
-        await refused(
-            verifier, json.dumps(message | {"node_id": message["node_id"], "items": message["items"][:1]}).encode()
-        )
-        before = _remembered()
-        large = encode_base64url(bytes(4000))
-        for item in (facts | {"body": large}, key | {"public": large}):
-            with pytest.raises(Refusal):
-                await verifier.service.attest(_changed(json.dumps(message).encode(), items=[item]), "request-1")
-        assert _remembered() == before
+        await _attested(verifier, forged, challenge)
+        assert _remembered(verifier) == 0, "a log that is sent whole is sent once"
+        honest = fleet.evidence(forged, await fleet.challenge(verifier, forged))
+        bad = fleet.encoded(honest, log_by_digest=True, signing_key=fleet.node(5).ak)
+        assert await refused(verifier, bad) is ReasonCode.QUOTE_SIGNATURE_INVALID
+        assert _remembered(verifier) == 0
+        await attest_to(verifier, fleet.encoded(honest, log_by_digest=True))
+        assert _remembered(verifier) == 1
+
+    with_node(verifier, scenario)
+
+
+def test_evidence_that_is_recognised_is_refused_and_judged_as_any_other(verifier: Verifier) -> None:
+    async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
+        await _attested(verifier, forged, challenge)
+        kept = await _attested(verifier, forged, await fleet.challenge(verifier, forged), log_by_digest=True)
+        later = fleet.evidence(forged, await fleet.challenge(verifier, forged))
+        for bad, code in (
+            (kept, ReasonCode.NONCE_USED),
+            (
+                fleet.encoded(later, log_by_digest=True, signing_key=fleet.node(5).ak),
+                ReasonCode.QUOTE_SIGNATURE_INVALID,
+            ),
+            (fleet.encoded(later, log_by_digest=True, clock_ms=1), ReasonCode.CLOCK_REGRESSED),
+        ):
+            assert verifier.service._steady.find(bad) is not None
+            assert await refused(verifier, bad) is code
+        good = fleet.encoded(later, log_by_digest=True)
+        assert verifier.service._steady.find(good) is not None
+        assert (await attest_to(verifier, good))["verdict"] == "affirming"
 
     with_node(verifier, scenario)
 

@@ -16,7 +16,7 @@ from verifier.appraisal.identity import KeyNames, key_names
 from verifier.appraisal.signatures import verify_signature
 from verifier.evidence.attest import PcrSelection, QuoteAttest
 from verifier.evidence.parse import ParsedBundle
-from verifier.wire.binding import quote_extra_data
+from verifier.wire.binding import extra_data_binding
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection
 
@@ -119,7 +119,7 @@ def _check_items(parsed: ParsedBundle, challenge: IssuedChallenge) -> None:
 def _expected_extra_data(parsed: ParsedBundle, challenge: IssuedChallenge, verifier_id: str) -> bytes:
     if challenge.form == "bare-nonce":
         return challenge.nonce
-    return quote_extra_data(challenge.nonce, challenge.node_id, verifier_id, parsed.items)
+    return extra_data_binding(challenge.nonce, challenge.node_id, verifier_id, parsed.bound_sha256)
 
 
 def _check_selection(parsed: ParsedBundle, challenge: IssuedChallenge) -> dict[int, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import assert_never
 
 from verifier.evidence.attest import (
@@ -15,13 +14,13 @@ from verifier.evidence.attest import (
 )
 from verifier.evidence.host_facts import ParsedHostFacts, parse_host_facts
 from verifier.evidence.tpm import PublicArea, parse_public
+from verifier.wire.binding import bound_sha256
 from verifier.wire.bundle import (
     BindingKey,
     BootLog,
     EvidenceBundle,
     HostFacts,
     ImaLog,
-    Item,
     KnownBody,
     NodeId,
     NodeToken,
@@ -31,9 +30,6 @@ from verifier.wire.bundle import (
 )
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
-
-_REMEMBERED_BYTES = 1536
-"""What one of the parts that are remembered may take of the memory; larger ones are parsed each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +52,11 @@ class ParsedBindingKey:
 
 @dataclass(frozen=True, slots=True)
 class ParsedBundle:
-    """A bundle whose items parse, at most one of each kind. `items` stays for the digest that binds them."""
+    """A bundle whose items parse, at most one of each kind. `bound_sha256` is of all that the quote must bind."""
 
     claimed_node_id: NodeId
     claimed_nonce: Nonce
-    items: tuple[Item, ...]
+    bound_sha256: bytes
     quote: ParsedQuote
     binding_key: ParsedBindingKey | None
     boot_log: bytes | KnownBody | None
@@ -86,17 +82,15 @@ def parse_bundle(bundle: EvidenceBundle) -> ParsedBundle:
             raise MalformedEvidence(ReasonCode.ITEM_NOT_REQUESTED, f"{item.kind}[{item.index}]", None, "one of a kind")
         match item:
             case TpmQuote():
-                quote = _quote(item)
+                quote = parse_quote(item.attest, item.signature, item.claimed_pcrs)
             case BindingKey():
-                small = len(item.public) + len(item.certify) + len(item.certify_signature) <= _REMEMBERED_BYTES
-                binding_key = _binding_key(item) if small else _binding_key.__wrapped__(item)
+                binding_key = _binding_key(item)
             case BootLog():
                 boot_log = item.log
             case NodeToken():
                 node_token = item.token
             case HostFacts():
-                small = len(item.body) <= _REMEMBERED_BYTES
-                host_facts = _host_facts(item.body) if small else parse_host_facts(item.body)
+                host_facts = parse_host_facts(item.body)
             case ImaLog():
                 raise MalformedEvidence(ReasonCode.ITEM_NOT_REQUESTED, "ima-log[0]")
             case _:
@@ -106,7 +100,7 @@ def parse_bundle(bundle: EvidenceBundle) -> ParsedBundle:
     return ParsedBundle(
         bundle.claimed_node_id,
         bundle.claimed_nonce,
-        bundle.items,
+        bound_sha256(bundle.items),
         quote,
         binding_key,
         boot_log,
@@ -115,21 +109,15 @@ def parse_bundle(bundle: EvidenceBundle) -> ParsedBundle:
     )
 
 
-def _quote(item: TpmQuote) -> ParsedQuote:
-    attest = parse_attest(item.attest)
+def parse_quote(attest_bytes: bytes, signature: bytes, claimed_pcrs: PcrBanks) -> ParsedQuote:
+    """The quote in TPMS_ATTEST and TPMT_SIGNATURE. Raises MalformedEvidence as `parse_bundle`."""
+    attest = parse_attest(attest_bytes)
     if not isinstance(attest, QuoteAttest):
         # Attack: a genuine structure of the same AK, made for another purpose, in the place of a quote.
         raise MalformedEvidence(ReasonCode.QUOTE_TYPE_WRONG, "tpm-quote[0].attest", "TPM2_Certify", "TPM2_Quote")
-    return ParsedQuote(attest, parse_signature(item.signature), item.claimed_pcrs)
+    return ParsedQuote(attest, parse_signature(signature), claimed_pcrs)
 
 
-@lru_cache(maxsize=16384)
-def _host_facts(body: bytes) -> ParsedHostFacts:
-    # Remembered, as the next: both are the same from one attestation of a boot to its next.
-    return parse_host_facts(body)
-
-
-@lru_cache(maxsize=16384)
 def _binding_key(item: BindingKey) -> ParsedBindingKey:
     certify = parse_attest(item.certify)
     if not isinstance(certify, CertifyAttest):

@@ -26,10 +26,6 @@ from verifier.wire.encoding import canonical_json
 
 _QUOTE_LABEL = b"nodewarden/quote/1\0"
 _BINDING_KEY_LABEL = b"nodewarden/binding-key/1\0"
-_REMEMBERED_BYTES = 4096
-"""What one item may take of the memory of digests."""
-_UNBOUND = (TpmQuote, ImaLog)
-_Bound = BootLog | BindingKey | NodeToken | HostFacts
 
 
 def quote_extra_data(nonce: Nonce, node_id: NodeId, verifier_id: str, items: tuple[Item, ...]) -> bytes:
@@ -39,35 +35,18 @@ def quote_extra_data(nonce: Nonce, node_id: NodeId, verifier_id: str, items: tup
     is the verifier's `iss`; an attester takes it from its own settings, never from a challenge, or a false verifier
     could have evidence made for the true one.
     """
-    bound: list[_Bound] = []
-    remember = True
-    for item in items:
-        if not isinstance(item, _UNBOUND):
-            bound.append(item)
-            remember = remember and _bytes_of(item) <= _REMEMBERED_BYTES
-    digest = _remembered_digest(tuple(bound)) if remember else _bound_digest(tuple(bound))
+    return extra_data_binding(nonce, node_id, verifier_id, bound_sha256(items))
+
+
+def extra_data_binding(nonce: Nonce, node_id: NodeId, verifier_id: str, bound: bytes) -> bytes:
+    """As `quote_extra_data`, for items whose `bound_sha256` is `bound`."""
     prefix, verifier = _ends(node_id, verifier_id)
-    return hashlib.sha256(b"".join((_QUOTE_LABEL, nonce, prefix, verifier, digest))).digest()
+    return hashlib.sha256(b"".join((_QUOTE_LABEL, nonce, prefix, verifier, bound))).digest()
 
 
-def _bytes_of(item: _Bound) -> int:
-    # By type, not by pattern: this runs for every item of every attestation.
-    if type(item) is BindingKey:
-        return len(item.public) + len(item.certify) + len(item.certify_signature)
-    if type(item) is HostFacts:
-        return len(item.body)
-    if type(item) is NodeToken:
-        return len(item.token)
-    # A log that is sent whole is sent once.
-    return len(item.log) if type(item) is BootLog and isinstance(item.log, bytes) else 0
-
-
-def _bound_digest(items: tuple[_Bound, ...]) -> bytes:
+def bound_sha256(items: tuple[Item, ...]) -> bytes:
+    """SHA-256(JCS(bound items)), 32 bytes: all of `items` that a quote binds."""
     return hashlib.sha256(canonical_json(bound_items(items))).digest()
-
-
-# All but the quote is the same from one attestation of a node to its next.
-_remembered_digest = lru_cache(maxsize=16384)(_bound_digest)
 
 
 @lru_cache(maxsize=16384)

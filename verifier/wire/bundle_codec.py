@@ -7,7 +7,6 @@ Nothing that is decoded is believed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
@@ -97,11 +96,7 @@ def _head(message: dict[str, Any]) -> BundleHead:
 
 
 def decode_items(head: BundleHead) -> EvidenceBundle:
-    """The whole bundle of `head`. Raises MalformedEvidence as `decode_bundle`, for the items.
-
-    Parts that stay the same from one attestation to the next are remembered: call it only once the nonce is known to
-    be live, or a stranger fills that memory. What one part may take of it is bounded by `_REMEMBERED_CHARACTERS`.
-    """
+    """The whole bundle of `head`. Raises MalformedEvidence as `decode_bundle`, for the items."""
     decoded = tuple([_item(item, where) for item, where in zip(head.items, _ITEMS, strict=False)])
     kinds = [item.kind for item in decoded]
     if len(set(kinds)) != len(kinds):
@@ -146,14 +141,10 @@ def _text(message: dict[str, Any], name: str, where: str) -> str:
 
 
 def _body(item: dict[str, Any], name: str, where: str, max_bytes: int) -> bytes:
-    return _decoded_body(_text(item, name, where), f"{where}.{name}", max_bytes)
-
-
-def _decoded_body(text: str, where: str, max_bytes: int) -> bytes:
-    value = decode_base64url(text, where, max_bytes)
+    value = decode_base64url(_text(item, name, where), f"{where}.{name}", max_bytes)
     if not value:
         # Attack: an empty body whose check is skipped somewhere because it is false.
-        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, where, "empty", "at least one byte")
+        raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.{name}", "empty", "at least one byte")
     return value
 
 
@@ -164,8 +155,6 @@ def _natural(item: dict[str, Any], name: str, where: str, maximum: int) -> int:
     return value
 
 
-_REMEMBERED_CHARACTERS = 2048
-"""What a part that is remembered may take; those of real nodes take 200 to 1200."""
 _ITEMS = tuple(f"items[{position}]" for position in range(MAX_ITEMS))
 _BUNDLE_FIELDS = frozenset({"version", "node_id", "nonce", "items"})
 _QUOTE_FIELDS = frozenset({"kind", "index", "attest", "signature", "pcrs"})
@@ -194,23 +183,12 @@ def _pcr_values(bank: str, values: object, where: str) -> Mapping[int, bytes]:
     size = PCR_BANK_BYTES.get(bank)
     if size is None or type(values) is not dict or not values:
         raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs", bank, "values by PCR for a known bank")
-    for value in values.values():
-        if type(value) is not str:
-            raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", None, "hexadecimal text")
-    return _decoded_pcr_values(bank, size, tuple(values.items()), where)
-
-
-@lru_cache(maxsize=16384)
-def _decoded_pcr_values(bank: str, size: int, values: tuple[tuple[str, str], ...], where: str) -> Mapping[int, bytes]:
-    """Remembered: PCRs keep their values between two attestations of one boot. Read-only, as it is shared.
-
-    What is refused is not remembered, so nothing larger than the values of 24 PCRs is.
-    """
     result: dict[int, bytes] = {}
-    for name, value in values:
+    for name, value in values.items():
         pcr = _PCR_NAMES.get(name)
-        if pcr is None:
-            raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", name, "PCR 0 to 23 as text")
+        if pcr is None or type(value) is not str:
+            expected = "PCR 0 to 23 as text, each in hexadecimal text"
+            raise MalformedEvidence(ReasonCode.SCHEMA_MISMATCH, f"{where}.pcrs.{bank}", name, expected)
         result[pcr] = decode_hex(value, f"{where}.pcrs.{bank}.{name}", size)
     return MappingProxyType(result)
 
@@ -221,13 +199,7 @@ def _boot_log(item: dict[str, Any], where: str, index: int) -> BootLog:
         return BootLog(index, _body(item, "log", where, MAX_BOOT_LOG_BYTES))
     _require_fields(item, _KNOWN_LOG_FIELDS, where)
     size = _natural(item, "log_size", where, MAX_BOOT_LOG_BYTES)
-    return _known_log(index, _text(item, "log_sha256", where), size, where)
-
-
-@lru_cache(maxsize=16384)
-def _known_log(index: int, log_sha256: str, size: int, where: str) -> BootLog:
-    """Remembered, as binding keys."""
-    return BootLog(index, KnownBody(decode_hex(log_sha256, f"{where}.log_sha256", 32), size))
+    return BootLog(index, KnownBody(decode_hex(_text(item, "log_sha256", where), f"{where}.log_sha256", 32), size))
 
 
 def _ima_log(item: dict[str, Any], where: str, index: int) -> ImaLog:
@@ -237,20 +209,11 @@ def _ima_log(item: dict[str, Any], where: str, index: int) -> ImaLog:
 
 def _binding_key(item: dict[str, Any], where: str, index: int) -> BindingKey:
     _require_fields(item, _BINDING_KEY_FIELDS, where)
-    texts = _text(item, "public", where), _text(item, "certify", where), _text(item, "certify_signature", where)
-    if len(texts[0]) + len(texts[1]) + len(texts[2]) > _REMEMBERED_CHARACTERS:
-        return _decoded_binding_key.__wrapped__(index, *texts, where)
-    return _decoded_binding_key(index, *texts, where)
-
-
-@lru_cache(maxsize=16384)
-def _decoded_binding_key(index: int, public: str, certify: str, signature: str, where: str) -> BindingKey:
-    """Remembered: a node sends the same key at every attestation of one boot."""
     return BindingKey(
         index,
-        _decoded_body(public, f"{where}.public", MAX_STRUCTURE_BYTES),
-        _decoded_body(certify, f"{where}.certify", MAX_STRUCTURE_BYTES),
-        _decoded_body(signature, f"{where}.certify_signature", MAX_STRUCTURE_BYTES),
+        _body(item, "public", where, MAX_STRUCTURE_BYTES),
+        _body(item, "certify", where, MAX_STRUCTURE_BYTES),
+        _body(item, "certify_signature", where, MAX_STRUCTURE_BYTES),
     )
 
 
@@ -261,16 +224,7 @@ def _node_token(item: dict[str, Any], where: str, index: int) -> NodeToken:
 
 def _host_facts(item: dict[str, Any], where: str, index: int) -> HostFacts:
     _require_fields(item, _HOST_FACTS_FIELDS, where)
-    body = _text(item, "body", where)
-    if len(body) > _REMEMBERED_CHARACTERS:
-        return _decoded_host_facts.__wrapped__(index, body, where)
-    return _decoded_host_facts(index, body, where)
-
-
-@lru_cache(maxsize=16384)
-def _decoded_host_facts(index: int, body: str, where: str) -> HostFacts:
-    """Remembered, as binding keys."""
-    return HostFacts(index, _decoded_body(body, f"{where}.body", MAX_FACTS_BYTES))
+    return HostFacts(index, _body(item, "body", where, MAX_FACTS_BYTES))
 
 
 _DECODERS: Mapping[str, Callable[[dict[str, Any], str, int], Item]] = {

@@ -356,6 +356,14 @@ class ReasonCode(StrEnum):
     SECRET_NOT_ALLOWED = "secret-not-allowed", "List the secret in the SensitiveWorkload of this ServiceAccount."
     SECRET_UNKNOWN = "secret-unknown", "Store the secret in the broker's backend first."
     LEASE_HELD = "lease-held", "The secret is leased to another binding key; wait for that lease to end."
+    LEASE_REVOKED = (
+        "lease-revoked",
+        "Re-create the pod: its node lost trust while it held the secret, and it does not get it again.",
+    )
+    LEASE_NOT_RECORDED = (
+        "lease-not-recorded",
+        "Try again; if it persists, see whether the broker may create SecretRelease objects and their kind is installed.",
+    )
     SECRET_STORE_INVALID = "secret-store-invalid", "Restore the sealed secret file and its key from backup."
 
     # --- the attester's own machine ---
