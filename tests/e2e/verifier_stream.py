@@ -6,6 +6,7 @@ What nodes prove is tested where the verifier is; here it only matters what foll
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 import time
@@ -91,7 +92,7 @@ class VerifierStream:
             sequence=self._sequence,
             verdict=verdict,
             submodules={"tpm": Submodule(verdict, {"instance-identity": 2 if verdict is Verdict.AFFIRMING else 96})},
-            node_id=f"{name:0<64}",
+            node_id=hashlib.sha256(name.encode()).hexdigest(),
             node_name=name,
             kubernetes_node_uid=node["metadata"]["uid"],
             linux_boot_id=node["status"].get("nodeInfo", {}).get("bootID") or None,
