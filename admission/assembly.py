@@ -12,18 +12,20 @@ from starlette.types import ASGIApp
 from admission.broker import broker_app
 from admission.clock import Clock
 from admission.cluster_events import EventWriter, notice_of, release_notice
-from admission.durable_state import DurableSequences, DurableState
+from admission.cluster_leases import ClusterLeases
+from admission.durable_state import DurableSequences, DurableState, UsedRequests
 from admission.events import reasons_of, report_failure
 from admission.key_sets import KeySet, fetch_key_set, load_key_set
 from admission.kube import KubeClient
-from admission.leases import Leases
 from admission.live_view import LiveClusterView
+from admission.local_leases import LocalLeases
 from admission.manifests import ManifestClusterView
 from admission.pod_tokens import ALGORITHMS as TOKEN_ALGORITHMS
 from admission.pod_tokens import PodTokenVerifier
 from admission.release import ReleaseService
 from admission.results import ALGORITHMS as RESULT_ALGORITHMS
 from admission.results import ResultVerifier
+from admission.revocations import Revocations
 from admission.sealed_store import SealedStore
 from admission.serving_certificate import HotCertificate, ManagedCertificate
 from admission.settings import BrokerSettings, Kubernetes, Results, Tls, Tokens, WebhookSettings
@@ -140,15 +142,18 @@ def build_broker(settings: BrokerSettings, clock: Clock) -> Service:
             LiveClusterView(client, verifier, report_failure),
             EventWriter(client, "nodewarden-broker", clock),
         )
+        leases = ClusterLeases(client)
+        Revocations(leases, client, store, view.state, clock).start()
         view.start()
+        leases.start()
         events.start()
         app = broker_app(
-            ReleaseService(view, Leases(state), store),
+            ReleaseService(view, UsedRequests(state), leases, store),
             _in_turn(keys.refresh, view.refresh, hot.refresh),
             every,
             clock,
             denied=lambda identity, failures: events.tell(release_notice(identity, failures)),
-            unready=view.unready,
+            unready=lambda: view.unready() or leases.unready(),
         )
         return Service(app, hot)
     if settings.tokens is None:
@@ -156,7 +161,7 @@ def build_broker(settings: BrokerSettings, clock: Clock) -> Service:
     issuer_keys = token_keys(settings.tokens)
     tokens = PodTokenVerifier(issuer_keys, settings.tokens.issuer)
     manifests = ManifestClusterView(tuple(settings.manifests or ()), verifier, tokens, report_failure)
-    service = ReleaseService(manifests, Leases(state), store)
+    service = ReleaseService(manifests, UsedRequests(state), LocalLeases(state), store)
     reload = _in_turn(keys.refresh, issuer_keys.refresh, manifests.reload_if_changed, hot.refresh)
     return Service(broker_app(service, reload, every, clock, unready=manifests.unready), hot)
 

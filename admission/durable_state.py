@@ -14,7 +14,7 @@ from pathlib import Path
 
 from admission.private_files import create_private, is_there, require_private, unreadable
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Unavailable
+from verifier.wire.failures import Rejection, Unavailable
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -102,3 +102,20 @@ class DurableSequences:
                 "digest = excluded.digest WHERE excluded.sequence > sequence",
                 [(node, sequence, digest) for node in nodes],
             )
+
+
+class UsedRequests:
+    """A `RequestMemory` that survives restarts, so that a restart is no way to send a request again."""
+
+    def __init__(self, state: DurableState) -> None:
+        self._state = state
+
+    def use(self, node_id: str, jti: str, now: int, forget_at: int) -> None:
+        """The request counts as used. Raises Rejection `request-replayed`, Unavailable `store-unavailable`."""
+        with self._state.transaction() as connection:
+            connection.execute("DELETE FROM used_requests WHERE forget_at < ?", (now,))
+            added = connection.execute(
+                "INSERT INTO used_requests VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (node_id, jti, forget_at)
+            ).rowcount
+        if added == 0:
+            raise Rejection(ReasonCode.REQUEST_REPLAYED, "request.jti", "used before")

@@ -4,8 +4,9 @@
 2. The caller holds that node's AK and signed this request, now, once, for this token (`admission.possession`).
 3. Pod and node are those of the token, alive, bound to each other; the node passes every policy; the workload may have
    the secrets and runs only listed images (`admission.decision`).
-4. A lease exists, durably, before the backend is asked.
+4. A lease is recorded, durably, before the backend is asked; one that was revoked is none.
 5. Each secret is encrypted to the binding key of the current result: it opens in that TPM, in that boot.
+6. No lease was revoked meanwhile.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from admission.cluster_view import ClusterView, PodIdentity
-from admission.decision import Deny, decide_release
-from admission.leases import Leases
-from admission.possession import prove_possession, signed_part
+from admission.decision import Deny, Release, decide_release
+from admission.leases import LeaseBook
+from admission.possession import RequestMemory, prove_possession, signed_part
 from admission.sealed_store import SecretBackend
 from admission.secret_encryption import BindingKey
 from verifier.wire.codes import ReasonCode
@@ -48,8 +49,8 @@ class Released:
 class ReleaseService:
     """Answers release requests from `view`, `leases` and `backend`."""
 
-    def __init__(self, view: ClusterView, leases: Leases, backend: SecretBackend) -> None:
-        self._view, self._leases, self._backend = view, leases, backend
+    def __init__(self, view: ClusterView, requests: RequestMemory, leases: LeaseBook, backend: SecretBackend) -> None:
+        self._view, self._requests, self._leases, self._backend = view, requests, leases, backend
 
     def release(self, envelope: ReleaseEnvelope, now: int) -> Released:
         """All secrets that the request names, each under its lease.
@@ -69,10 +70,18 @@ class ReleaseService:
         result = state.result_of(node)
         if isinstance(result, Failure):
             raise ReleaseDenied((result,))
-        message = prove_possession(request, envelope.token, result, self._leases, now)
+        message = prove_possession(request, envelope.token, result, self._requests, now)
         decision = decide_release(state, identity, tuple(dict.fromkeys(message.secrets)), now)
         if isinstance(decision, Deny):
             raise ReleaseDenied(decision.failures, identity)
+        try:
+            return self._released(decision, now)
+        except Rejection as rejection:
+            if rejection.code not in (ReasonCode.LEASE_REVOKED, ReasonCode.LEASE_HELD):
+                raise
+            raise ReleaseDenied((rejection.failure,), identity) from rejection
+
+    def _released(self, decision: Release, now: int) -> Released:
         key = BindingKey(decision.binding_key)
         leases = self._leases.take(decision, key.sha256, now)
         contents = [self._backend.read(lease.secret) for lease in leases]
@@ -86,7 +95,8 @@ class ReleaseService:
             )
             for lease, grant, content in zip(leases, decision.grants, contents, strict=True)
         ]
-        pod = decision.pod
+        self._leases.require_standing(leases)
+        pod, node = decision.pod, decision.node
         return Released(
             ReleaseResponse(secrets=secrets), f"{pod.namespace}/{pod.name}", pod.uid, node.name, decision.boot_id
         )

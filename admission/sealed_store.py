@@ -49,6 +49,14 @@ class SecretBackend(Protocol):
         """The secret's content. Raises Rejection `secret-unknown`, Unavailable."""
         ...
 
+    def end_lease(self, name: str, lease_id: str) -> str:
+        """What was released under the lease is worth nothing from now on, as far as the backend can see to that.
+
+        Returns what became of it, in words for whoever must know what is left to do. Doing it again is harmless.
+        Raises Refusal while it could not be done.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SecretVersion:
@@ -104,6 +112,10 @@ class SealedStore:
         if name not in entries:
             raise Rejection(ReasonCode.SECRET_UNKNOWN, f"secrets.{name}")
         return _opened(keys, name, entries[name])
+
+    def end_lease(self, name: str, lease_id: str) -> str:  # noqa: ARG002 - a static content knows no leases
+        """Nothing is left to do here: the content is static, and no later release of it is under this lease."""
+        return f"nothing is released under it again; what was read before is good until {name} is given a new content"
 
     def names(self) -> tuple[SecretVersion, ...]:
         """Names and versions, sorted. Raises as `read`."""

@@ -19,8 +19,9 @@ from structlog.testing import capture_logs
 
 from admission.broker import broker_app
 from admission.cluster_view import PodIdentity, Snapshot
-from admission.durable_state import DurableState
-from admission.leases import Leases, lease_key
+from admission.durable_state import DurableState, UsedRequests
+from admission.leases import lease_key
+from admission.local_leases import LocalLeases
 from admission.pod_tokens import PodTokenVerifier
 from admission.release import ReleaseService
 from admission.sealed_store import SealedStore
@@ -68,7 +69,7 @@ class World:
         self.store.put("llm/key", SECRET)
         self.store.put("llm/other", b"other")
         self.database = DurableState(path / "state.sqlite")
-        self.service = ReleaseService(self, Leases(self.database), self.store)
+        self.service = ReleaseService(self, UsedRequests(self.database), LocalLeases(self.database), self.store)
         self.app = broker_app(self.service, lambda: None, 60, lambda: self.now)
 
     def good_result(self, **changes: Any) -> Any:
@@ -351,7 +352,7 @@ def test_leases_outlive_a_restart_and_never_hold_content(world: World, tmp_path:
     first = lease_of(world.post(world.asked()))
     world.database.close()
     world.database = DurableState(tmp_path / "state.sqlite")
-    world.service = ReleaseService(world, Leases(world.database), world.store)
+    world.service = ReleaseService(world, UsedRequests(world.database), LocalLeases(world.database), world.store)
     world.app = broker_app(world.service, lambda: None, 60, lambda: world.now)
     assert lease_of(world.post(world.asked())) == first
     on_disk = b"".join(path.read_bytes() for path in tmp_path.glob("state.sqlite*"))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.durable_state import DurableState
-from admission.leases import Leases
+from admission.durable_state import DurableState, UsedRequests
 from admission.possession import prove_possession, signed_part
 from tests.admission.world import NODE_ID, NOW, EccAk, RsaAk, a_result, envelope, two
 from verifier.evidence.tpm import parse_public
@@ -111,13 +110,13 @@ def test_a_stranger_cannot_use_up_a_nodes_request_id() -> None:
 def test_a_used_request_is_remembered_across_restarts_for_as_long_as_it_could_count(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     state = DurableState(path)
-    Leases(state).use(NODE_ID, "j" * 32, NOW, NOW + 121)
+    UsedRequests(state).use(NODE_ID, "j" * 32, NOW, NOW + 121)
     state.close()
     state = DurableState(path)
     with pytest.raises(Rejection) as caught:
-        Leases(state).use(NODE_ID, "j" * 32, NOW + 121, NOW + 242)
+        UsedRequests(state).use(NODE_ID, "j" * 32, NOW + 121, NOW + 242)
     assert caught.value.code is ReasonCode.REQUEST_REPLAYED
-    Leases(state).use(NODE_ID, "j" * 32, NOW + 122, NOW + 243)
+    UsedRequests(state).use(NODE_ID, "j" * 32, NOW + 122, NOW + 243)
     state.close()
 
 

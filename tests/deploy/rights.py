@@ -44,7 +44,10 @@ RIGHTS: Mapping[str, set[Right]] = {
     ),
     "nodewarden-broker": _DECIDES
     # Whether a pod's token still stands (admission.token_reviews).
-    | _each("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    | _each("authentication.k8s.io", ("tokenreviews",), ("create",))
+    # Leases are recorded, found again and in the end forgotten (cluster_leases); orders are answered (revocations).
+    | _each(_OURS, ("secretreleases",), (*_FOLLOW, "get", "create", "delete"))
+    | _each(_OURS, ("secretreleases/status",), ("patch",)),
     "nodewarden-controller": (
         # Labels and the taint (node_reconciler).
         _each("", ("nodes",), (*_FOLLOW, "patch"))
