@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from admission.cluster_leases import MAX_SILENCE_SECONDS, ClusterLeases
+from admission.cluster_leases import MAX_SILENCE_SECONDS, RELEASES, ClusterLeases
 from admission.decision import Release
 from admission.kube import KubeClient
 from admission.lease_records import read_record, release_object
@@ -53,6 +54,14 @@ class Site:
         made.start()
         eventually(lambda: made.unready() is None)
         return made
+
+    def fall_silent(self) -> None:
+        """No watch tells anything any more, and that has lasted too long."""
+        for book in self.books:
+            book.stop()
+        self.api.close()
+        eventually(lambda: not any(thread.name == f"informer {RELEASES}" for thread in threading.enumerate()))
+        self.clock[0] = MAX_SILENCE_SECONDS + 1
 
     def writes(self) -> list[str]:
         return [asked.method for asked in self.asked if asked.method != "GET"]
@@ -204,7 +213,7 @@ def test_before_the_records_were_read_and_once_they_are_silent_too_long_nothing_
     unread = ClusterLeases(site.client)
     assert refused(lambda: unread.take(a_release(), KEY, NOW)) is ReasonCode.VIEW_STALE
     book = site.book()
-    site.clock[0] = MAX_SILENCE_SECONDS + 1
+    site.fall_silent()
     assert refused(lambda: book.take(a_release(), KEY, NOW)) is ReasonCode.VIEW_STALE
     assert site.writes() == []
 

@@ -89,7 +89,6 @@ def test_without_a_record_the_secret_is_not_even_read(world: ClusterWorld, monke
     assert world.told == []
 
 
-def test_a_broker_that_has_not_read_the_records_says_that_it_is_not_ready(world: ClusterWorld) -> None:
-    assert world.book.unready() is None
-    world.site.clock[0] = 60
+def test_a_broker_that_hears_nothing_of_its_records_releases_nothing(world: ClusterWorld) -> None:
+    world.site.fall_silent()
     assert world.code(world.asked(), 503) is ReasonCode.VIEW_STALE

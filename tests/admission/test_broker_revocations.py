@@ -170,7 +170,7 @@ def test_an_ended_lease_is_forgotten_after_a_day(broker: Broker) -> None:
 def test_a_revoked_lease_is_remembered_for_a_week_and_as_long_as_its_pod_may_be(broker: Broker) -> None:
     broker.lease()
     broker.site.api.order(NAME)
-    eventually(lambda: not getattr(broker.leases.get(NAME), "open", True))
+    eventually(lambda: getattr(broker.leases.get(NAME), "revoked", False))
     due = NOW + 240 + KEEP_REVOKED_SECONDS + 1
     broker.cluster = GONE
     assert not broker.forgets(due - 1)
