@@ -123,9 +123,16 @@ class SoftwareTpm:
             tpm._certify_p256(ca, serial)
         return tpm
 
+    @classmethod
+    def attached(cls, directory: Path, port: int) -> SoftwareTpm:
+        """The running TPM that another process started over `directory` on `port`; its starter stops it."""
+        tpm = cls(directory)
+        tpm._port = port
+        return tpm
+
     def clone(self, directory: Path) -> SoftwareTpm:
         """Another TPM with the same identity and state in `directory`: for a test that must start from a fresh one."""
-        if self._process is not None:
+        if self._port != 0:
             raise RuntimeError("stop the TPM before cloning it")
         shutil.copytree(self._state, directory)
         return SoftwareTpm(directory)
@@ -133,24 +140,25 @@ class SoftwareTpm:
     @property
     def tcti(self) -> str:
         """The TCTI string by which an attester reaches the running TPM."""
-        if self._process is None:
+        if self._port == 0:
             raise RuntimeError("the software TPM is not running")
         return f"swtpm:host=127.0.0.1,port={self._port}"
 
     def start(self) -> None:
         """The TPM listens and has had TPM2_Startup(CLEAR). Raises RuntimeError when no start of five succeeds."""
-        if self._process is not None:
+        if self._port != 0:
             raise RuntimeError("the software TPM is running")
         for _ in range(5):
-            self._port = _free_port_pair()
+            port = _free_port_pair()
             command = [
                 _program("swtpm"), "socket", "--tpm2", "--server",
-                f"type=tcp,port={self._port},bindaddr=127.0.0.1,disconnect", "--ctrl",
-                f"type=tcp,port={self._port + 1},bindaddr=127.0.0.1", "--tpmstate", f"dir={self._state}",
+                f"type=tcp,port={port},bindaddr=127.0.0.1,disconnect", "--ctrl",
+                f"type=tcp,port={port + 1},bindaddr=127.0.0.1", "--tpmstate", f"dir={self._state}",
                 "--flags", "not-need-init",
             ]  # fmt: skip
             with (self._state / "swtpm.log").open("ab") as log:
                 self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - arguments are ours
+            self._port = port
             atexit.register(self.stop)
             with suppress(TSS2_Exception):
                 if self._listens(self._process):
@@ -173,7 +181,7 @@ class SoftwareTpm:
             self._end_process()
 
     def _end_process(self) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._port = self._process, None, 0
         if process is None:
             return
         atexit.unregister(self.stop)

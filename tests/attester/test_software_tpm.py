@@ -40,6 +40,20 @@ def test_a_played_boot_log_gives_the_pcrs_of_the_machine_that_wrote_it(tpm: Soft
     assert any(sha1[0])
 
 
+def test_a_running_tpm_is_power_cycled_by_another_process_than_the_one_that_stops_it(
+    tpm: SoftwareTpm, tmp_path: Path
+) -> None:
+    def resets() -> int:
+        with open_tpm(tpm.tcti) as connection:
+            return connection.read_clock().reset_count
+
+    before = resets()
+    other = SoftwareTpm.attached(tmp_path, int(tpm.tcti.rpartition("=")[2]))
+    other.reset()
+    other.stop()
+    assert (other.tcti, resets()) == (tpm.tcti, before + 1)
+
+
 def test_each_power_cycle_moves_counters_and_pcrs_as_specified(tpm: SoftwareTpm) -> None:
     def state() -> tuple[int, int, bool]:
         with open_tpm(tpm.tcti) as connection:
