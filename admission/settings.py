@@ -50,7 +50,7 @@ class Tls(_Settings):
     key: FilePath
     client_ca: FilePath | None = None
     """Only clients with a certificate of this CA are served. Set it for the webhook of a cluster (the API server's
-    client certificate is in its AdmissionConfiguration); health probes must then be of TCP."""
+    client certificate is in its AdmissionConfiguration: docs/installing.md); health probes must then be of TCP."""
 
 
 class Results(_Settings):
@@ -134,7 +134,8 @@ class WebhookSettings(_Service):
     """Settings of `nodewarden admission webhook`."""
 
     state_file: FilePath
-    """Where sequences of results are remembered: without it a restart would be a way back to an older result."""
+    """Where sequences of results are remembered: without it a restart would be a way back to an older result, for as
+    long as that lives (10 minutes at most), for whoever can write NodeAttestations. Losing it loses nothing else."""
     managed_tls: ManagedTls | None = None
 
     @model_validator(mode="after")

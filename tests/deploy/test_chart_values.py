@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from admission.settings import WebhookSettings
+from tests.admission.served import make_certificate
 from tests.deploy.rendered import RenderRefusedError, render
 
 
@@ -30,6 +33,8 @@ def rendered(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
         "verifier.intervalSeconds=301",
         "webhook.replicas=0",
         "webhook.failurePolicy=Ignore",
+        "webhook.clientCA=ca.pem",
+        "webhook.clientCA=-----BEGIN PRIVATE KEY-----",
         "trustedNodes.nodeSelector=null",
         "unknown=1",
     ],
@@ -92,6 +97,33 @@ def test_cert_manager_may_fill_in_the_bundle_and_the_webhook_then_may_not_touch_
     # It goes on, since a renewed certificate has to be copied as well.
     assert copier["restartPolicy"] == "Always"
     assert "/run/nodewarden/tls/tls.key" in copier["startupProbe"]["exec"]["command"]
+
+
+@pytest.mark.parametrize(("manager", "section"), [("false", "managed_tls"), ("true", "tls")])
+def test_with_a_client_ca_the_webhook_serves_the_api_server_alone_and_probes_ask_for_no_handshake(
+    tmp_path: Path, manager: str, section: str
+) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(make_certificate(tmp_path).certificate.read_bytes())
+    found = rendered("--set", f"certManager.enabled={manager}", "--set-file", f"webhook.clientCA={ca}")
+    config = found["ConfigMap", "nodewarden-webhook"]["data"]
+    settings = WebhookSettings.model_validate(yaml.safe_load(config["webhook.yaml"]))
+    assert str(getattr(settings, section).client_ca) == "/etc/nodewarden/client-ca.pem"
+    assert config["client-ca.pem"] == ca.read_text()
+    (container,) = found["Deployment", "nodewarden-webhook"]["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"]: mount["subPath"] for mount in container["volumeMounts"] if "subPath" in mount}
+    assert mounts["/etc/nodewarden/client-ca.pem"] == "client-ca.pem"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["tcpSocket"] == {"port": "https"}
+        assert "httpGet" not in container[probe]
+
+
+def test_by_default_nobody_needs_a_client_certificate() -> None:
+    config = rendered()["ConfigMap", "nodewarden-webhook"]["data"]
+    assert config.keys() == {"webhook.yaml"}
+    settings = WebhookSettings.model_validate(yaml.safe_load(config["webhook.yaml"]))
+    assert settings.managed_tls is not None
+    assert settings.managed_tls.client_ca is None
 
 
 def test_without_a_broker_nothing_of_it_is_left() -> None:

@@ -44,19 +44,28 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
+{{/* Where only the API server gets through the handshake, the kubelet can see no more than that somebody listens. */}}
 {{- define "nodewarden.probes" -}}
 startupProbe:
-  httpGet: {path: {{ .path }}, port: https, scheme: HTTPS}
+  {{- include "nodewarden.probed" (dict "path" .path "tcp" .tcp) | nindent 2 }}
   periodSeconds: 2
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /healthz, port: https, scheme: HTTPS}
+  {{- include "nodewarden.probed" (dict "path" "/healthz" "tcp" .tcp) | nindent 2 }}
   periodSeconds: 10
   timeoutSeconds: 3
 readinessProbe:
-  httpGet: {path: {{ .path }}, port: https, scheme: HTTPS}
+  {{- include "nodewarden.probed" (dict "path" .path "tcp" .tcp) | nindent 2 }}
   periodSeconds: 2
   timeoutSeconds: 3
+{{- end }}
+
+{{- define "nodewarden.probed" -}}
+{{- if .tcp -}}
+tcpSocket: {port: https}
+{{- else -}}
+httpGet: {path: {{ .path }}, port: https, scheme: HTTPS}
+{{- end }}
 {{- end }}
 
 {{/* Whose results count, for webhook, controller and broker. */}}
