@@ -234,7 +234,7 @@ class _Node:
         if len(self._programs.running) > 1 and not any(program.ended() for program in self._programs.running):
             self._drain()
         self._programs.stop()
-        for process in _processes_left(self._folder):
+        for process in processes_of(self._folder):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         for attempt in range(20):
@@ -261,16 +261,20 @@ class _Node:
             print(f"{self._name} does not drain: {error}", file=sys.stderr)
 
 
-def _processes_left(folder: Path) -> list[int]:
-    """Shims, which outlive the containerd that started them, and containers, by where their files come from."""
+def processes_of(folder: Path) -> list[int]:
+    """Shims, which outlive the containerd that started them, and containers, by where their root comes from."""
     place, found = f"{folder}/".encode(), []
-    ours = Path("/proc/self/ns/mnt").readlink()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            contained = (entry / "ns/mnt").readlink() != ours and place in (entry / "mountinfo").read_bytes()
-            if contained or place + b"containerd.sock" in (entry / "cmdline").read_bytes():
+            shim = place + b"containerd.sock" in (entry / "cmdline").read_bytes()
+            if shim or _is_rooted_in(place, (entry / "mountinfo").read_bytes()):
                 found.append(int(entry.name))
     return found
+
+
+def _is_rooted_in(place: bytes, mountinfo: bytes) -> bool:
+    # Only the root itself tells: whoever made a mount namespace while the node ran sees the node's mounts in it too.
+    return any(line.split()[4] == b"/" and place in line for line in mountinfo.splitlines())
 
 
 def _mounts_below(folder: Path) -> list[str]:

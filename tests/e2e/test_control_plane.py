@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane, is_ready
 from tests.e2e.pods import a_pod, kubectl, pods_path, wait_for_phase
-from tests.e2e.real_node import RealNode
+from tests.e2e.real_node import RealNode, processes_of
 
 
 def test_the_fake_nodes_are_ready(plane: ControlPlane) -> None:
@@ -63,6 +64,27 @@ def test_a_pod_runs_on_the_real_node_and_exec_and_logs_work(
     plane.admin.delete(pods_path(namespace, "real"))
     gone = kubectl(plane, "-n", namespace, "wait", "--for=delete", "pod/real", "--timeout=30s")
     assert gone.returncode == 0, gone.stderr
+
+
+def test_what_is_ended_with_the_node_is_what_ran_on_it(plane: ControlPlane, node: RealNode, namespace: str) -> None:
+    container = {"name": "main", "image": node.app_image, "imagePullPolicy": "Never"}
+    plane.admin.must_create(pods_path(namespace), a_pod("real", nodeName=node.name, containers=[container]))
+    wait_for_phase(plane.admin, namespace, "real")
+    # A stranger that got a mount namespace of its own sees the node's mounts in it.
+    stranger = subprocess.Popen(["unshare", "--mount", "sh", "-c", "echo; exec sleep 60"], stdout=subprocess.PIPE)
+    try:
+        assert stranger.stdout is not None
+        stranger.stdout.readline()
+        assert str(node.folder) in Path(f"/proc/{stranger.pid}/mountinfo").read_text()
+        ended = processes_of(node.folder)
+        assert stranger.pid not in ended
+        commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in ended]
+        assert any(command.startswith("/bin/sleep") for command in commands)
+        assert any("containerd-shim" in command for command in commands)
+    finally:
+        stranger.kill()
+        stranger.communicate()
+        plane.admin.delete(pods_path(namespace, "real"))
 
 
 def test_the_real_node_reports_this_machine_s_boot(plane: ControlPlane, node: RealNode) -> None:
