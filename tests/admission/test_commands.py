@@ -161,6 +161,11 @@ def test_a_kind_without_containers_is_left_out(tmp_path: Path) -> None:
     assert offline(rules(tmp_path), VECTORS / "workloads.yaml", more)["ok"] is True
 
 
+def test_manifests_with_the_account_that_they_make_are_tested(tmp_path: Path) -> None:
+    account = a_manifest(tmp_path, "v1", "ServiceAccount")
+    assert offline(rules(tmp_path), VECTORS / "workloads.yaml", account)["ok"] is True
+
+
 def test_two_templates_of_one_name_are_refused(tmp_path: Path) -> None:
     one = a_manifest(tmp_path, "apps/v1", "Deployment", spec={"template": {"spec": LLM_SPEC}})
     one.write_text(one.read_text() + "---\n" + one.read_text())
