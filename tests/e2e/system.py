@@ -123,7 +123,8 @@ def running_system(plane: ControlPlane, folder: Path, maker: LocalCa) -> Iterato
         link = Relay(plane.server)
         services = (made.controller(), made.webhook(link), made.broker())
         system = System(plane, verifier, maker, folder, *services, link)
-        system.webhook_configurations = [made.by_address(m, system.webhook.url) for m in webhooks]
+        ca = serving.ca.read_bytes()
+        system.webhook_configurations = [by_address(m, system.webhook.url, ca) for m in webhooks]
         try:
             for service in (system.controller, system.webhook, system.broker):
                 service.start()
@@ -193,11 +194,13 @@ class _System:
         config = self._config("broker", fields)
         return Service("broker", config, self.programs, f"https://127.0.0.1:{port}", self.authority.ca)
 
-    def by_address(self, manifest: dict[str, Any], url: str) -> dict[str, Any]:
-        """The webhook configuration with our address on loopback in place of the Service."""
-        bundle = base64.b64encode(self.authority.ca.read_bytes()).decode()
-        webhooks = []
-        for webhook in manifest["webhooks"]:
-            path = webhook["clientConfig"]["service"]["path"]
-            webhooks.append({**webhook, "clientConfig": {"url": url + path, "caBundle": bundle}})
-        return {**manifest, "webhooks": webhooks}
+
+def by_address(manifest: dict[str, Any], url: str, ca: bytes) -> dict[str, Any]:
+    """The webhook configuration with an address on loopback, whose certificate `ca` (PEM) signed, in place of the
+    Service."""
+    bundle = base64.b64encode(ca).decode()
+    webhooks = []
+    for webhook in manifest["webhooks"]:
+        path = webhook["clientConfig"]["service"]["path"]
+        webhooks.append({**webhook, "clientConfig": {"url": url + path, "caBundle": bundle}})
+    return {**manifest, "webhooks": webhooks}
