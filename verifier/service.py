@@ -7,12 +7,13 @@ So a stranger's evidence costs little and changes nothing, and a crash at any po
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from pydantic_core import to_json
 
+from verifier.answers import Answered, answer_to, audit_entry, challenge_json
 from verifier.appraisal.appraise import Appraisal, appraise, rejected
 from verifier.appraisal.authenticate import AuthenticBundle, authenticate
 from verifier.appraisal.binding_key import VerifiedBindingKey
@@ -28,15 +29,14 @@ from verifier.evidence.steady import SteadyBundles, SteadyHead, parse_steady
 from verifier.issued_nonces import IssuedNonces
 from verifier.live_nonces import LiveNonces
 from verifier.node_cache import KnownNode, NodeCache
-from verifier.results import ResultMaker, Signed
+from verifier.results import ResultMaker
 from verifier.settings import Settings
-from verifier.store.ports import AttestationCommit, AuditEntry, NonceState, SequenceMoved, Store
+from verifier.store.ports import AttestationCommit, NonceState, SequenceMoved, Store
 from verifier.wanted import Wanted
 from verifier.wire.bundle import NONCE_BYTES, KnownBody, NodeId, Nonce
 from verifier.wire.bundle_codec import BundleHead, decode_head, decode_items
 from verifier.wire.challenge import AttestNowRequest, ChallengeRequest
 from verifier.wire.codes import ReasonCode
-from verifier.wire.encoding import encode_base64url
 from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, Unavailable
 from verifier.wire.messages import decode_message
 from verifier.wire.request_signature import verify_signed_request
@@ -50,16 +50,6 @@ _ATTEMPTS = 3
 
 Pace = Callable[[str], int]
 """0 when a node may prove itself again, else after how many seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer to evidence, and what the log line says of it."""
-
-    body: bytes
-    node_id: str
-    verdict: str
-    sequence: int
 
 
 class Service:
@@ -101,6 +91,7 @@ class Service:
         nothing was.
         """
         head = self._steady.find(body) or decode_head(body)
+        await _in_step()
         for _ in range(_ATTEMPTS):
             try:
                 return await self._attest_once(body, head, request_id)
@@ -128,6 +119,7 @@ class Service:
             if refusal.code is not ReasonCode.RATE_LIMITED:
                 await self._nonces.count_try(nonce, refusal, request_id, now_ms)
             raise
+        await _in_step()
         signed = self._results.attested(node.record, node.ak_text, appraisal, nonce, uid, now_ms)
         following = self._next_challenge(node.record.node_id, assigned, now_ms // 1000)
         last_seen = _latest(nonce.last_seen, appraisal.seen)
@@ -141,7 +133,7 @@ class Service:
                 boot_log_sha256=known_log,
                 new_boot_log=new_log,
                 next_challenge=following,
-                audit=_audit(node, appraisal, signed, request_id, now_ms),
+                audit=audit_entry(node, appraisal, signed, request_id, now_ms),
             )
         )
         self.wanted.attested(node.record.node_id)
@@ -149,7 +141,7 @@ class Service:
             self._issued.put(following, nonce, signed.stored.sequence, last_seen, known_log)
         else:
             self._issued.forget(nonce.node_id)
-        return _answer(node, signed, _challenge_json(following, known_log, self._settings.interval_seconds))
+        return answer_to(node, signed, challenge_json(following, known_log, self._settings.interval_seconds))
 
     def _node_of(self, head: BundleHead | SteadyHead, nonce: NonceState) -> KnownNode:
         if head.claimed_node_id != nonce.node_id:
@@ -214,7 +206,7 @@ class Service:
         challenge = self._next_challenge(node.record.node_id, assigned, now)
         await self._store.add_challenge(challenge, request.jti, request.iat + 2 * REQUEST_SKEW_SECONDS)
         known = self._store.known_boot_log(node.record.node_id)
-        return to_json(_challenge_json(challenge, known, self._settings.interval_seconds))
+        return to_json(challenge_json(challenge, known, self._settings.interval_seconds))
 
     async def attest_now(self, message: bytes) -> bool:
         """Whether the verifier wants evidence before the interval is over; held up to 55 s. Raises as `challenge`."""
@@ -249,6 +241,14 @@ class Service:
             issued_at=now,
             expires_at=now + self._settings.nonce_seconds,
         )
+
+
+async def _in_step() -> None:
+    """Requests that came together take the next step together, so that each finds its code and tables in the caches.
+
+    Never between the look-up of a nonce and the counting of a try: many bad bundles side by side would be one try.
+    """
+    await asyncio.sleep(0)
 
 
 def _require_current(nonce: NonceState, assigned: AssignedBaselines) -> None:
@@ -296,48 +296,3 @@ def _boot_log_to_keep(
         return log.claimed_sha256, None
     digest = hashlib.sha256(log).digest()
     return digest, None if digest == nonce.boot_log_sha256 else log
-
-
-def _audit(node: KnownNode, appraisal: Appraisal, signed: Signed, request_id: str, now_ms: int) -> AuditEntry:
-    result = signed.stored
-    return AuditEntry(
-        at_ms=now_ms,
-        kind="verdict",
-        actor="verifier",
-        request_id=request_id,
-        node_id=node.record.node_id,
-        node_name=node.record.node_name,
-        detail={
-            "verdict": result.verdict,
-            "seq": result.sequence,
-            "exp": result.expires_at,
-            "code": appraisal.failures[0].code.value if appraisal.failures else None,
-            "baseline_sha256": None if appraisal.baseline is None else appraisal.baseline.sha256,
-            "evidence_sha256": appraisal.evidence_sha256,
-        },
-    )
-
-
-def _answer(node: KnownNode, signed: Signed, following: dict[str, object]) -> Answered:
-    fields = {
-        "verdict": signed.stored.verdict,
-        "reasons": signed.reasons,
-        "result": signed.stored.token,
-        "next_challenge": following,
-    }
-    return Answered(to_json(fields), node.record.node_id, signed.stored.verdict, signed.stored.sequence)
-
-
-def _challenge_json(challenge: IssuedChallenge, known_log: bytes | None, interval_seconds: int) -> dict[str, object]:
-    """`verifier.wire.challenge.ChallengeResponse` as JSON; built by hand because it is in every answer."""
-    return {
-        "nonce": encode_base64url(challenge.nonce),
-        "expires_at": challenge.expires_at,
-        "collect": {
-            "pcr_bank": challenge.pcr_bank,
-            "pcrs": challenge.pcrs,
-            "boot_log_known_sha256": None if known_log is None else known_log.hex(),
-            "node_token": challenge.node_token,
-        },
-        "next_in_seconds": interval_seconds,
-    }
