@@ -7,6 +7,7 @@ from typing import Any
 
 from admission.clock import Clock
 from admission.controller.eviction import LOST_EVENT
+from admission.controller.lease_status import secrets_released
 from admission.controller.node_set import NAME, node_set, node_set_object
 from admission.controller.scan import policy_status, scan_workload, workload_status
 from admission.controller.standing import NodeStanding, standing_of
@@ -38,6 +39,8 @@ class Overview:
         passed = frozenset(policy for standing in self._standings(now) for policy in standing.labelled)
         policies = {policy.name: policy.name in passed for policy in self._view.all_policies()}
         status = workload_status(kept.value, scan, policies, kept.status, kept.generation, now)
+        releases = [(found.value, found.status) for found in self._view.releases.values()]
+        status["conditions"].append(secrets_released(self._view, kept.value, releases, kept.status, now))
         self._write("sensitiveworkloads", name, kept.status, status)
         for violation in scan.violations:
             uid = str(violation.pod.pod.uid)

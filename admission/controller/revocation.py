@@ -12,9 +12,8 @@ from admission.controller.standing import NodeStanding
 from admission.controller.view import OURS, ControllerView
 from admission.controller.writer import Writer
 from admission.kube import KubeNotFound
+from admission.lease_records import REQUESTED
 from verifier.wire.failures import Refusal
-
-REQUESTED = "RevocationRequested"
 
 
 def revoke_leases(

@@ -191,6 +191,9 @@ class ControllerView:
         for kept in (old, new):
             if kept is not None:
                 self._changed("node", str(kept.value.get("nodeName")))
+                pod = self.pod(str(kept.value.get("namespace")), str(kept.value.get("podName")))
+                for workload in () if pod is None else self.workloads_of(pod.namespace, pod.service_account):
+                    self._changed("workload", workload.name)
 
 
 def _ours(observed: ObservedNode | None) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwcrypto import jwe, jwk
 
-from tests.admission.world import AUDIENCE, ISSUER, NODE_ID, EccAk, envelope, jwk_of
+from tests.admission.world import AUDIENCE, ISSUER, EccAk, envelope, jwk_of
 from tests.e2e.client import Client
 from tests.e2e.control_plane import BROKER_AUDIENCE, ControlPlane
 from tests.e2e.install import NAMESPACE
@@ -42,11 +42,12 @@ class NodeKeys:
 
     ak: EccAk = field(default_factory=EccAk)
     binding: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
+    node_id: str = ""
 
     def publish(self, stream: VerifierStream, node: dict[str, Any], verdict: Verdict = Verdict.AFFIRMING) -> None:
         """The verifier's word about the node with these keys."""
         keys = {"binding_key": jwk_of(self.binding.public_key()), "ak_public": text_of(self.ak.public)}
-        stream.publish(node, verdict, node_id=NODE_ID, **keys)
+        self.node_id = stream.publish(node, verdict, **keys).node_id
 
     def opened(self, sealed: dict[str, Any]) -> bytes:
         private = encode_base64url(self.binding.private_numbers().private_value.to_bytes(32))
@@ -84,7 +85,7 @@ class Broker:
         bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
         token = self.plane.token(metadata["namespace"], "default", audience=BROKER_AUDIENCE, bound_to=bound)
         now = int(time.time())  # noqa: TID251 - the broker lives in real time
-        asked = envelope(node.ak, token, list(secrets or ["llm/key"]), iat=now)
+        asked = envelope(node.ak, token, list(secrets or ["llm/key"]), iat=now, node_id=node.node_id)
         context = ssl.create_default_context(cafile=str(self.plane.ca))
         with httpx.Client(verify=context, trust_env=False, timeout=15) as client:
             return client.post(f"{self.url}/v1/secrets/release", content=asked.model_dump_json().encode())

@@ -87,6 +87,11 @@ class Pod:
         found = [each for each in records(self.cluster.admin) if each["spec"]["podUID"] == uid]
         return found[0] if found else {}
 
+    def shown(self) -> tuple[str, str] | None:
+        """The condition SecretsReleased of the pod's workload."""
+        name = self.fields["metadata"]["namespace"]
+        return condition_of(self.cluster.admin.must_get(f"{OURS}/sensitiveworkloads/{name}"), "SecretsReleased")
+
     def revoked(self) -> bool:
         return "revokedAt" in self.record().get("status", {})
 
@@ -189,6 +194,17 @@ def test_a_revoked_lease_stays_revoked_when_the_broker_starts_again(pod: Pod) ->
     pod.broker.start()
     until("the node is verified again", lambda: pod.denial("llm/other") is None, 30)
     assert pod.denial() is ReasonCode.LEASE_REVOKED
+
+
+def test_the_workload_shows_what_its_pods_hold_and_what_was_taken_back(pod: Pod) -> None:
+    until("nothing was released", lambda: pod.shown() == ("False", "NothingReleased"), 10)
+    pod.ask()
+    until("it is released", lambda: pod.shown() == ("True", "LeasesHeld"), 10)
+    pod.broker.stop()
+    pod.says(Verdict.CONTRAINDICATED)
+    until("it is to be taken back", lambda: pod.shown() == ("False", "RevocationPending"), 10)
+    pod.broker.start()
+    until("it was taken back", lambda: pod.shown() == ("False", "LeasesRevoked"), 10)
 
 
 def test_an_order_of_the_time_when_the_broker_was_down_is_obeyed_when_it_comes_back(pod: Pod) -> None:
