@@ -90,6 +90,9 @@ def _verdict_failures(
         seen = f"{result.verdict.value} ({reasons})" if reasons else result.verdict.value
         wanted = " or ".join(sorted(verdict.value for verdict in policy.accept))
         failures.append(Failure(ReasonCode.NODE_NOT_VERIFIED, f"{where}.verdict", seen, wanted))
+        if result.baseline is None:
+            # No baseline accepted the evidence: that is what the verdict says, and no second fault with its own remedy.
+            return tuple(failures)
     claim, baseline = f"{where}.baseline", result.baseline
     floor = None if baseline is None else policy.baselines.get(baseline.name)
     if baseline is None or floor is None:

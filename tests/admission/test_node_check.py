@@ -94,8 +94,14 @@ def test_a_node_that_states_no_boot_id_is_refused_even_where_the_result_has_none
 
 
 def test_every_failed_claim_is_listed_so_that_one_look_is_enough() -> None:
-    wrong = a_result(verdict=Verdict.NONE, baseline=None, expires_at=NOW - 5)
+    foreign = BaselineRef("h200-lab", "9.0.0", "ba" * 32)
+    wrong = a_result(verdict=Verdict.NONE, baseline=foreign, expires_at=NOW - 5)
     assert checked(wrong) == [ReasonCode.RESULT_EXPIRED, ReasonCode.NODE_NOT_VERIFIED, ReasonCode.BASELINE_NOT_ACCEPTED]
+
+
+def test_a_verdict_that_no_baseline_gave_is_one_reason_and_not_two() -> None:
+    fallen = a_result(verdict=Verdict.CONTRAINDICATED, baseline=None)
+    assert checked(fallen) == [ReasonCode.NODE_NOT_VERIFIED]
 
 
 def test_a_pods_own_floor_raises_and_never_lowers_the_policys() -> None:
