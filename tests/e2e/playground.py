@@ -119,8 +119,15 @@ def _prepare(machine: Machine) -> None:
         script.chmod(0o755)
 
 
+class _WithoutAnchors(yaml.SafeDumper):
+    """What people read and `nodewarden test` takes: parts that are alike are written twice."""
+
+    def ignore_aliases(self, _: object) -> bool:
+        return True
+
+
 def _write(path: Path, manifests: list[dict[str, Any]]) -> None:
-    path.write_text(yaml.safe_dump_all(manifests, sort_keys=False))
+    path.write_text(yaml.dump_all(manifests, Dumper=_WithoutAnchors, sort_keys=False))
 
 
 def _namespace(name: str) -> list[dict[str, Any]]:
