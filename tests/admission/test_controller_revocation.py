@@ -1,0 +1,115 @@
+"""Orders to revoke the leases of a fallen node: each given once, beside everything else, until it is written."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from admission.controller.revocation import RevocationOrders
+from admission.controller.view import Kept
+from admission.controller.writer import Writer
+from admission.kube import KubeUnavailable
+from tests.admission.test_controller_decisions import BAD, a_standing
+from tests.admission.test_controller_reconcile import World
+from tests.admission.world import NODE, NOW, a_result
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Refusal
+
+FALLEN = a_standing(result=a_result(**BAD))
+ORDERED = {
+    "conditions": [{"type": "RevocationRequested", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}]
+}
+
+
+class Leases:
+    """Some leases of the node, and one of another."""
+
+    def __init__(self, count: int, before: Callable[[], object] = lambda: None) -> None:
+        self.world = World()
+        self.before = before
+        plain = self.world.api.request
+
+        def request(method: str, path: str, body: Any = None, **options: Any) -> Any:
+            self.before()
+            return plain(method, path, body, **options)
+
+        self.world.api.request = request  # type: ignore[method-assign]  # - a slow or broken server
+        for number in range(count):
+            self.show(number, {})
+        self.world.view.releases.objects[("", "other")] = Kept({"nodeName": "another"}, "other", 1, {})
+        self.orders = RevocationOrders(self.world.view, Writer(self.world.view.nodes._client, lambda: True))
+
+    def show(self, number: int, status: dict[str, Any]) -> None:
+        self.world.view.releases.objects[("", str(number))] = Kept({"nodeName": NODE}, f"u{number}", 1, status)
+
+    def revoke(self) -> tuple[int, list[Refusal]]:
+        refused: list[Refusal] = []
+        return self.orders.revoke(FALLEN, NOW, refused), refused
+
+    def written(self) -> list[str]:
+        return [path.split("/")[-2] for method, path in self.world.api.asked() if method == "PATCH"]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_thousand_leases_are_ordered_beside_the_caller_each_once() -> None:
+    leases = Leases(1000, lambda: time.sleep(0.001))
+    began = time.monotonic()
+    assert leases.revoke() == (1000, [])
+    assert time.monotonic() - began < 0.5
+    assert leases.revoke() == (1000, [])
+    eventually(lambda: len(leases.written()) >= 1000)
+    assert leases.revoke() == (1000, [])
+    time.sleep(0.05)
+    assert sorted(leases.written()) == sorted(str(number) for number in range(1000))
+
+
+def test_a_server_that_does_not_answer_holds_up_nobody() -> None:
+    answers = threading.Event()
+    leases = Leases(20, lambda: answers.wait(10))
+    began = time.monotonic()
+    for _ in range(5):
+        assert leases.revoke() == (20, [])
+    assert time.monotonic() - began < 0.5
+    answers.set()
+    eventually(lambda: len(leases.written()) == 20)
+
+
+@pytest.mark.parametrize("fault", [KubeUnavailable("x", "away"), RuntimeError("a fault of ours")], ids=str)
+def test_an_order_that_fails_is_told_at_the_next_look_and_given_again(fault: Exception) -> None:
+    failing = [True]
+
+    def answer() -> None:
+        if failing[0]:
+            raise fault
+
+    leases = Leases(1, answer)
+    assert leases.revoke() == (1, [])
+    told: list[Refusal] = []
+
+    def look() -> bool:
+        told.extend(leases.revoke()[1])
+        return bool(told)
+
+    eventually(look)
+    assert told[0].code is ReasonCode.KUBERNETES_UNREACHABLE
+    failing[0] = False
+    eventually(lambda: leases.revoke() == (1, []) and leases.written() == ["0"])
+
+
+def test_what_is_ordered_or_answered_already_is_not_ordered_again() -> None:
+    leases = Leases(2)
+    leases.show(0, ORDERED)
+    leases.show(1, {**ORDERED, "revokedAt": AT})
+    assert leases.revoke() == (1, [])
+    time.sleep(0.05)
+    assert leases.written() == []
