@@ -20,9 +20,8 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal
 
 FALLEN = a_standing(result=a_result(**BAD))
-ORDERED = {
-    "conditions": [{"type": "RevocationRequested", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}]
-}
+AT = "2027-01-15T08:00:00Z"
+ORDERED = {"conditions": [{"type": "RevocationRequested", "status": "True", "lastTransitionTime": AT}]}
 
 
 class Leases:
