@@ -18,7 +18,7 @@ from admission.events import configure_logging
 from admission.offline_test import PodReport, run_offline_test
 from admission.private_files import read_bounded
 from admission.sealed_store import MAX_SECRET_BYTES, SealedStore, require_secret_size
-from admission.server import server_of
+from admission.server import server_of, tune_process
 from admission.settings import BrokerSettings, Listen, WebhookSettings, load_settings
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, printable
@@ -55,7 +55,9 @@ def broker(config: ConfigOption) -> None:
 
 def _serve(name: str, service: Service, listen: Listen) -> None:
     structlog.get_logger().info("service_starting", service=name, host=listen.host, port=listen.port)
-    server_of(service.app, listen, service.certificate).run()
+    server = server_of(service.app, listen, service.certificate)
+    tune_process()
+    server.run()
 
 
 @secrets_app.command("put")

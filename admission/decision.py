@@ -47,6 +47,9 @@ class Allow:
     exemptions: tuple[str, ...] = ()
 
 
+ALLOW = Allow()
+
+
 @dataclass(frozen=True, slots=True)
 class Deny:
     """The request is refused for `failures`, at least one."""
@@ -89,7 +92,7 @@ def decide_pod_create(state: AdmissionState, pod: Pod, now: int) -> Allow | Deny
         return Deny(forged)
     governance = govern(state, pod, now)
     if governance is None:
-        return Allow()
+        return ALLOW
     findings = [Finding("deny", fault) for fault in governance.faults]
     own = (*image_failures(governance, pod.images), *toleration_failures(pod.tolerations))
     findings += [Finding(governance.action, failure) for failure in own]
@@ -114,7 +117,7 @@ def decide_pod_update(state: AdmissionState, old: Pod, pod: Pod, user: str, now:
     if governance is None:
         relabelled = old.labels.get(WORKLOAD_LABEL) != pod.labels.get(WORKLOAD_LABEL)
         forged = label_failures(state, pod) if relabelled else ()
-        return Deny(forged) if forged else Allow()
+        return Deny(forged) if forged else ALLOW
     changed = tuple(
         Failure(ReasonCode.WORKLOAD_LABEL_CHANGED, f"metadata.{kind}.{key}", after.get(key), before.get(key))
         for kind, key, before, after in (
@@ -164,35 +167,35 @@ def decide_binding(state: AdmissionState, binding: BindingRequest, now: int) -> 
     stale = state.stale(binding.namespace)
     if stale is not None:
         return Deny((stale,))
-    # Attack: what may not be written on a pod, written on its Binding: no pod check would see it.
-    ours = sorted(key for key in {**binding.labels, **binding.annotations} if key.startswith(_OUR_KEYS))
-    if ours:
-        return Deny(tuple(Failure(ReasonCode.BINDING_METADATA_FORBIDDEN, "metadata", key) for key in ours))
+    if binding.labels or binding.annotations:
+        # Attack: what may not be written on a pod, written on its Binding: no pod check would see it.
+        ours = sorted(key for key in {**binding.labels, **binding.annotations} if key.startswith(_OUR_KEYS))
+        if ours:
+            return Deny(tuple(Failure(ReasonCode.BINDING_METADATA_FORBIDDEN, "metadata", key) for key in ours))
     if not state.governs(binding.namespace):
-        return Allow()
-    where = f"pods.{binding.namespace}/{binding.pod_name}"
+        return ALLOW
     pod = state.pod(binding.namespace, binding.pod_name)
     if pod is None:
-        return Deny((Failure(ReasonCode.POD_UNKNOWN, where),))
+        return Deny((Failure(ReasonCode.POD_UNKNOWN, _place(binding)),))
     governance = govern(state, pod, now)
+    stated: list[Failure] = []
+    if binding.pod_uid != pod.uid or not binding.pod_uid:
+        code = ReasonCode.POD_UID_MISMATCH if binding.pod_uid else ReasonCode.BINDING_UID_MISSING
+        stated.append(Failure(code, _place(binding), binding.pod_uid or None, pod.uid))
     if governance is None:
         # Attack: bind a governed pod while the view still knows an ungoverned one under its name. Only the UID tells.
-        if binding.pod_uid and binding.pod_uid == pod.uid:
-            return Allow()
-        code = ReasonCode.POD_UID_MISMATCH if binding.pod_uid else ReasonCode.BINDING_UID_MISSING
-        return Deny((Failure(code, where, binding.pod_uid or None, pod.uid),))
-    stated: list[Failure] = []
-    if not binding.pod_uid:
-        stated.append(Failure(ReasonCode.BINDING_UID_MISSING, f"{where}.uid"))
-    elif binding.pod_uid != pod.uid:
-        stated.append(Failure(ReasonCode.POD_UID_MISMATCH, where, binding.pod_uid, pod.uid))
+        return Deny(tuple(stated)) if stated else ALLOW
     if pod.deleting:
-        stated.append(Failure(ReasonCode.POD_DELETING, where))
+        stated.append(Failure(ReasonCode.POD_DELETING, _place(binding)))
     findings = [Finding("deny", failure) for failure in (*stated, *governance.faults)]
     findings += _node_findings(state, governance, binding.node_name, now, set_directly=False)
     if binding.labels or binding.annotations:
         findings += _merged_findings(state, pod, binding, now)
     return decided(findings, governance)
+
+
+def _place(binding: BindingRequest) -> str:
+    return f"pods.{binding.namespace}/{binding.pod_name}"
 
 
 def _merged_findings(state: ClusterState, pod: Pod, binding: BindingRequest, now: int) -> list[Finding]:
@@ -286,6 +289,9 @@ def _node_findings(
 
 def decided(findings: list[Finding], governance: Governance) -> Allow | Deny:
     """What `findings` come to: any that is to be denied denies."""
+    exemptions = _exemptions(governance.policies)
+    if not findings:
+        return Allow(exemptions=exemptions) if exemptions else ALLOW
     denied: list[Failure] = []
     warned: list[Failure] = []
     audited: list[Failure] = []
@@ -301,7 +307,7 @@ def decided(findings: list[Finding], governance: Governance) -> Allow | Deny:
                 assert_never(finding.action)
     if denied:
         return Deny(tuple(dict.fromkeys(denied)))
-    return Allow(tuple(dict.fromkeys(warned)), tuple(dict.fromkeys(audited)), _exemptions(governance.policies))
+    return Allow(tuple(dict.fromkeys(warned)), tuple(dict.fromkeys(audited)), exemptions)
 
 
 def _exemptions(policies: tuple[AppliedPolicy, ...]) -> tuple[str, ...]:

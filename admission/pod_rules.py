@@ -152,6 +152,8 @@ def _covers_our_taint(toleration: Toleration) -> bool:
 
 
 def _policy_names(workload: SensitiveWorkload, pod: Pod) -> tuple[str, ...]:
+    if not workload.stricter:
+        return (workload.policy,)
     # A matching selector adds a policy and leaves the workload's own in force: a label can only raise the bar.
     stricter = tuple(
         rule.policy

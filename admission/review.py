@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -43,9 +42,11 @@ _WAYS: Mapping[str, AccessWay] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Review:
-    """One request for admission. `target` is resource/subresource; `object` and `old_object` are as posted."""
+class Review(NamedTuple):
+    """One request for admission. `target` is resource/subresource; `object` and `old_object` are as posted.
+
+    One is made for each request: a tuple costs half of what a frozen dataclass does.
+    """
 
     uid: str
     target: str
@@ -60,7 +61,7 @@ class Review:
 
 def parse_review(body: bytes) -> Review:
     """The review in `body`. Raises MalformedEvidence `review-malformed`, `body-too-large` (values beyond any pod)."""
-    if body.count(b",") + body.count(b"{") > MAX_REVIEW_MARKS:
+    if len(body) > MAX_REVIEW_MARKS and body.count(b",") + body.count(b"{") > MAX_REVIEW_MARKS:
         raise MalformedEvidence(
             ReasonCode.BODY_TOO_LARGE, "review", "too many values", f"at most {MAX_REVIEW_MARKS} commas and braces"
         )

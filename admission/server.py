@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import socket
 import ssl
@@ -12,6 +13,7 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from admission.direct import DirectApp
 from admission.private_files import require_private
 from admission.protocol import MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, BoundedProtocol, bounded_protocol
 from admission.serving_certificate import HotCertificate
@@ -40,7 +42,9 @@ def server_of(app: ASGIApp, listen: Listen, certificate: HotCertificate) -> TlsS
         app,
         host=listen.host,
         port=listen.port,
-        http=bounded_protocol(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS),
+        http=bounded_protocol(
+            MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, app.routes if isinstance(app, DirectApp) else None
+        ),
         ws="none",
         ssl_certfile=str(tls.certificate),
         ssl_keyfile=str(tls.key),
@@ -49,6 +53,7 @@ def server_of(app: ASGIApp, listen: Listen, certificate: HotCertificate) -> TlsS
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=10,
     )
@@ -57,6 +62,19 @@ def server_of(app: ASGIApp, listen: Listen, certificate: HotCertificate) -> TlsS
         raise AssertionError("a certificate makes a TLS context")
     certificate.attach(config.ssl)
     return TlsServer(config, _bound(listen))
+
+
+def tune_process() -> None:
+    """Short pauses for whoever waits for a decision. Call it once in a process that serves and does nothing else.
+
+    The collector looks for cycles, and over the objects of a large cluster a full look takes some tenths of a second;
+    what parses and decides makes no cycles, so that few looks are enough. A thread that reads a watch hands the
+    interpreter over after a millisecond in place of five.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    sys.setswitchinterval(0.001)
 
 
 def _load(config: uvicorn.Config, tls: Tls) -> None:

@@ -8,21 +8,19 @@ DELETE. Register `/mutate` for pods CREATE with `failurePolicy: Ignore`: it only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
-from fastapi import Request
-from fastapi.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from admission.access import decide_access, decide_namespace
 from admission.clock import Clock
 from admission.cluster_objects import Pod, Reader, parse_pod
 from admission.cluster_view import AdmissionState
 from admission.decision import Allow, Deny, decide_binding, decide_pod_create, decide_pod_update, steer
-from admission.events import reasons_of, request_id
+from admission.direct import DirectApp, Handler
+from admission.events import reasons_of
 from admission.gating import must_wait, some_node_passes
-from admission.http_edge import internal_error, problem, read_body, service_app, status_of
+from admission.http_edge import service_app
 from admission.node_check import RaisedFloor
 from admission.review import (
     MAX_REVIEW_BYTES,
@@ -36,7 +34,7 @@ from admission.review import (
     parse_review,
 )
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Failure, Refusal
+from verifier.wire.failures import Failure
 
 _READER = Reader(ReasonCode.REVIEW_MALFORMED, "review.request.object")
 MAX_REMEMBERED_GATES = 1024
@@ -114,34 +112,13 @@ def webhook_app(
     gates: Gates | None = None,
     denied: Callable[[Review, Deny], None] = _nobody,
     unready: Callable[[], Failure | None] = lambda: None,
-) -> ASGIApp:
+) -> DirectApp:
     """The webhook over the newest `state()`. `denied` hears of each denial and must not block."""
-    return _Webhook(
-        service_app(reload, reload_seconds, unready),
-        {
-            "/validate": lambda review: _validated(state(), review, denied, clock()),
-            "/mutate": lambda review: mutate(state(), review, gates, clock()),
-        },
-    )
-
-
-class _Webhook:
-    """Answers the two hooks itself and leaves all else to `app`.
-
-    The framework's middleware and routing cost more than a decision, and the hooks need none of it (measured by
-    benchmarks/binding_reviews.py).
-    """
-
-    def __init__(self, app: ASGIApp, hooks: Mapping[str, Callable[[Review], bytes]]) -> None:
-        self._app, self._hooks = app, hooks
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        decide = self._hooks.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if decide is None:
-            await self._app(scope, receive, send)
-            return
-        response = await _answered(Request(scope, receive), decide)
-        await response(scope, receive, send)
+    routes: dict[str, Handler] = {
+        "/validate": lambda body: _validated(state(), parse_review(body), denied, clock()),
+        "/mutate": lambda body: mutate(state(), parse_review(body), gates, clock()),
+    }
+    return DirectApp(service_app(reload, reload_seconds, unready), routes, MAX_REVIEW_BYTES)
 
 
 def _validated(state: AdmissionState, review: Review, denied: Callable[[Review, Deny], None], now: int) -> bytes:
@@ -161,16 +138,3 @@ def _validated(state: AdmissionState, review: Review, denied: Callable[[Review, 
             exemptions=[] if isinstance(decision, Deny) else list(decision.exemptions),
         )
     return answer(review, decision)
-
-
-async def _answered(request: Request, decide: Callable[[Review], bytes]) -> Response:
-    try:
-        return Response(decide(parse_review(await read_body(request, MAX_REVIEW_BYTES))), media_type="application/json")
-    except Refusal as refusal:
-        identity = request_id(request.headers.get("x-request-id"))
-        structlog.get_logger().warning("review_refused", request_id=identity, reasons=reasons_of((refusal.failure,)))
-        return problem(status_of(refusal), (refusal.failure,), identity)
-    except Exception as error:  # noqa: BLE001 - the edge: the API server takes any 500 as a denial
-        identity = request_id(request.headers.get("x-request-id"))
-        structlog.get_logger().error("review_failed", request_id=identity, error=type(error).__name__)
-        return internal_error(identity)
