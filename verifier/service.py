@@ -208,11 +208,11 @@ class Service:
         known = self._store.known_boot_log(node.record.node_id)
         return to_json(challenge_json(challenge, known, self._settings.interval_seconds))
 
-    async def attest_now(self, message: bytes) -> bool:
-        """Whether the verifier wants evidence before the interval is over; held up to 55 s. Raises as `challenge`."""
+    async def attest_now(self, message: bytes) -> NodeId:
+        """The node that may wait at `wanted` for whether evidence is wanted early. Raises as `challenge`."""
         node, request, _ = self._signed(RequestLabel.ATTEST_NOW, decode_signed_request(message), AttestNowRequest)
         await self._store.use_request(node.record.node_id, request.jti, request.iat + 2 * REQUEST_SKEW_SECONDS)
-        return await self.wanted.wait(node.record.node_id)
+        return node.record.node_id
 
     def _signed(
         self, label: RequestLabel, envelope: SignedRequest, kind: type[ChallengeRequest]

@@ -200,6 +200,7 @@ async def send_answer(answer: Answer, request_id: str, receive: Receive, send: S
             if gone.done():
                 return
             await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
     finally:
         gone.cancel()
         await answer.parts.aclose()

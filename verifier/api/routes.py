@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from verifier.roles import Role
 from verifier.service import Service
 from verifier.store.ports import Store
 from verifier.tokens import Signer
+from verifier.wanted import Wanted
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 from verifier.wire.signed_request import MAX_REQUEST_BYTES
@@ -104,8 +106,10 @@ class _Handlers:
         return Answer(await self._parts.service.challenge(call.body))
 
     async def attest_now(self, call: Call) -> Answer:
-        wanted = await self._parts.service.attest_now(call.body)
-        return _json({"wanted": wanted})
+        node_id = await self._parts.service.attest_now(call.body)
+        # In parts: the connection counts as a node's from now on. Attack, or just a fleet behind one address: held
+        # requests on connections that have proved nothing yet, until no node of that address gets another.
+        return Answer(b"", parts=_wanted(self._parts.service.wanted, node_id))
 
     async def begin_enrolment(self, call: Call) -> Answer:
         return Answer(await self._parts.enrolment.begin(call.body, call.request_id), 201)
@@ -173,6 +177,10 @@ class _Handlers:
 
     async def metrics(self, call: Call) -> Answer:  # noqa: ARG002 - a handler takes its call
         return Answer(self._parts.metrics.text().encode(), content_type="text/plain; version=0.0.4")
+
+
+async def _wanted(wanted: Wanted, node_id: str) -> AsyncGenerator[bytes, None]:
+    yield json.dumps({"wanted": await wanted.wait(node_id)}).encode()
 
 
 def _json(fields: dict[str, Any], status: int = 200) -> Answer:

@@ -47,3 +47,10 @@ class ChallengeResponse(Message):
 
 class AttestNowRequest(ChallengeRequest):
     """Body of the AK-signed long poll (label `nodewarden/attest-now/1`)."""
+
+
+class AttestNowResponse(Message):
+    """The answer to the long poll, held for up to 55 s. It says only that; nothing of the node follows from it."""
+
+    wanted: bool
+    """Whether the node should attest now, before its interval is over."""
