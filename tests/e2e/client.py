@@ -37,13 +37,21 @@ class Answer:
     def message(self) -> str:
         return str(self.body.get("message", "")) if isinstance(self.body, dict) else str(self.body)
 
-    def denies(self, code: ReasonCode) -> bool:
-        """Whether admission refused this and names `code`."""
-        return self.status in {400, 403} and code.value in self.message
+    def denies(self, *codes: ReasonCode) -> bool:
+        """Whether our webhook refused this for exactly these reasons, and says each of them in words too."""
+        details = self.body.get("details") if isinstance(self.body, dict) else None
+        causes = (details or {}).get("causes") or []
+        told = self.message.startswith("admission webhook ") and all(code.value in self.message for code in codes)
+        return self.status == 403 and told and {cause.get("reason") for cause in causes} == {c.value for c in codes}
+
+    def fails_calling(self, webhook: str) -> bool:
+        """Whether the API server refused this because it got no answer of the webhook: words of its own, not ours."""
+        failed = f'failed calling webhook "{webhook}"'
+        return self.status == 500 and self.body.get("reason") == "InternalError" and failed in self.message
 
     def denied_by_policy(self, name: str) -> bool:
         """Whether the ValidatingAdmissionPolicy `name` refused this."""
-        return self.status in {403, 422} and f"ValidatingAdmissionPolicy '{name}'" in self.message
+        return self.status == 403 and f"ValidatingAdmissionPolicy '{name}'" in self.message
 
 
 class Refused(Exception):

@@ -11,7 +11,9 @@ from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.governed import GOOD_NODES, GROUP, UNKNOWN_NODE, VERIFIED_LABEL, Governed, is_labelled
 from tests.e2e.pods import a_pod, pods_path, wait_for_phase
+from tests.e2e.programs import wait_until
 from tests.e2e.system import System
+from verifier.wire.codes import ReasonCode
 
 pytestmark = pytest.mark.usefixtures("fleet")
 
@@ -60,7 +62,9 @@ def test_a_kubelet_cannot_label_its_own_node(plane: ControlPlane) -> None:
     with plane.as_user(f"system:node:{UNKNOWN_NODE}", "system:nodes") as kubelet:
         change = {"metadata": {"labels": {VERIFIED_LABEL: "true"}}}
         answer = kubelet.patch(f"/api/v1/nodes/{UNKNOWN_NODE}", change)
-    assert answer.status == 403, answer.message
+    assert answer.status == 403
+    # Kubernetes' own NodeRestriction: the label's domain is one that a kubelet may not touch.
+    assert f"is not allowed to modify labels: {VERIFIED_LABEL}" in answer.message
     assert not is_labelled(plane.admin, UNKNOWN_NODE)
 
 
@@ -78,7 +82,9 @@ def test_the_cluster_s_admin_cannot_label_a_node_without_breaking_the_glass(plan
 @pytest.mark.parametrize("kind", ["validating", "mutating"])
 def test_the_webhook_configuration_cannot_be_deleted_or_weakened(system: System, kind: str) -> None:
     admin, path = system.plane.admin, WEBHOOKS.format(kind)
-    assert admin.delete(path).denied_by_policy("nodewarden-webhooks")
+    for gone in (path, path.rpartition("/")[0]):
+        answer = admin.delete(gone)
+        assert answer.denied_by_policy("nodewarden-webhooks"), answer.message
     weakened = admin.must_get(path)
     weakened["webhooks"][0]["rules"] = weakened["webhooks"][0]["rules"][:1]
     weakened["webhooks"][0]["namespaceSelector"] = {"matchLabels": {"no": "such"}}
@@ -166,6 +172,22 @@ def test_the_label_that_enforces_a_namespace_does_not_come_off(
     for value in (None, "false"):
         answer = tenant.patch(path, {"metadata": {"labels": {"nodewarden.dev/enforced": value}}})
         assert answer.denied_by_policy("nodewarden-namespaces"), answer.message
+
+
+def test_a_governed_namespace_keeps_the_label_also_when_the_glass_is_broken_and_is_not_deleted(
+    plane: ControlPlane, governed: Governed, tenant: Client
+) -> None:
+    path = f"/api/v1/namespaces/{governed.namespace}"
+    plane.admin.must_patch(path, {"metadata": {"labels": {"nodewarden.dev/enforced": "true"}}})
+    with plane.as_user("somebody", "system:masters", "nodewarden:break-glass") as person:
+        off = {"metadata": {"labels": {"nodewarden.dev/enforced": None}}}
+        answer = person.patch(path, off)
+        assert answer.denies(ReasonCode.NAMESPACE_LABEL_REMOVED), answer.message
+        answer = tenant.delete(path)
+        assert answer.denies(ReasonCode.NAMESPACE_GOVERNED), answer.message
+        # As the remedy says: first the workload, then the label.
+        plane.admin.delete(f"{GROUP}/sensitiveworkloads/{governed.namespace}")
+        wait_until("the webhook knows", lambda: person.patch(path, off).accepted, 10)
 
 
 def test_in_an_enforced_namespace_bindings_are_denied_by_policy_alone(

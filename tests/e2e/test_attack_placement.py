@@ -11,15 +11,18 @@ from tests.e2e.governed import (
     BAD_NODE,
     GATE,
     GOOD_NODES,
+    POLICY,
     UNKNOWN_NODE,
     UNREACHABLE_POLICY,
     Governed,
     governed_namespace,
+    is_labelled,
 )
 from tests.e2e.pods import wait_for_phase
 from tests.e2e.system import System
 from verifier.wire.codes import ReasonCode
 
+OTHER_IMAGE = "registry.example/shell@sha256:" + "b" * 64
 UNSCHEDULED = {"schedulerName": "nobody"}
 
 
@@ -35,15 +38,14 @@ def test_a_sensitive_pod_runs_on_a_verified_node(governed: Governed, tenant: Cli
         tenant.must_create(governed.path(), governed.pod(f"p{number}"))
     for number in range(4):
         pod = wait_for_phase(tenant, governed.namespace, f"p{number}", seconds=30)
-        assert pod["spec"]["nodeName"] in GOOD_NODES
+        assert is_labelled(governed.admin, pod["spec"]["nodeName"])
 
 
 @pytest.mark.parametrize("target", [BAD_NODE, UNKNOWN_NODE])
 def test_a_pod_that_names_an_unverified_node_itself_is_denied(governed: Governed, tenant: Client, target: str) -> None:
     answer = tenant.create(governed.path(), governed.pod("p", nodeName=target))
-    assert answer.denies(ReasonCode.NODE_NAME_SET_DIRECTLY), answer.message
     why = ReasonCode.NODE_NOT_VERIFIED if target == BAD_NODE else ReasonCode.RESULT_MISSING
-    assert answer.denies(why), answer.message
+    assert answer.denies(ReasonCode.NODE_NAME_SET_DIRECTLY, why), answer.message
     assert tenant.create(governed.path(), governed.pod("p", nodeName=GOOD_NODES[0])).accepted
 
 
@@ -65,9 +67,9 @@ def test_the_older_resource_for_bindings_is_no_way_around(governed: Governed, te
     tenant.must_create(governed.path(), governed.pod("p", **UNSCHEDULED))
     governed.ungated("p")
     path = f"/api/v1/namespaces/{namespace}/bindings"
-    answer = tenant.create(path, governed.binding("p", UNKNOWN_NODE))
-    assert answer.denies(ReasonCode.RESULT_MISSING), answer.message
     # The API server takes the UID out of a Binding that comes this way, so that none can name its pod.
+    answer = tenant.create(path, governed.binding("p", UNKNOWN_NODE))
+    assert answer.denies(ReasonCode.BINDING_UID_MISSING, ReasonCode.RESULT_MISSING), answer.message
     answer = tenant.create(path, governed.binding("p", GOOD_NODES[0]))
     assert answer.denies(ReasonCode.BINDING_UID_MISSING), answer.message
 
@@ -101,6 +103,19 @@ def test_a_toleration_of_our_taint_is_denied(governed: Governed, tenant: Client,
         governed.path("p"), [{"op": "add", "path": "/spec/tolerations/-", "value": toleration}], kind="json"
     )
     assert later.denies(ReasonCode.WORKLOAD_TOLERATION_FORBIDDEN), later.message
+
+
+def test_another_scheduler_s_pods_are_judged_alike(governed: Governed, tenant: Client) -> None:
+    mine = {"schedulerName": "tenants-own"}
+    answer = tenant.create(governed.path(), governed.pod("p", OTHER_IMAGE, **mine))
+    assert answer.denies(ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED), answer.message
+    made = tenant.must_create(governed.path(), governed.pod("p", **mine))
+    terms = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = terms["nodeSelectorTerms"]
+    assert POLICY in {part["key"].rpartition("/")[2] for part in term["matchExpressions"]}
+    governed.ungated("p")
+    bound = tenant.create(governed.path("p", "binding"), governed.binding("p", BAD_NODE))
+    assert bound.denies(ReasonCode.NODE_NOT_VERIFIED), bound.message
 
 
 def test_an_affinity_of_the_tenants_own_does_not_lead_elsewhere(governed: Governed, tenant: Client) -> None:
