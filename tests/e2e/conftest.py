@@ -12,14 +12,18 @@ from uuid import uuid4
 import pytest
 
 from nodewarden_demo.software_tpm import LocalCa, SoftwareTpm
+from tests.e2e.api_server_client import ApiServerClient
 from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane, Options, control_plane
-from tests.e2e.governed import Fleet, Governed, attested_fleet, governed_namespace
+from tests.e2e.governed import GROUP, Fleet, Governed, attested_fleet, governed_namespace
+from tests.e2e.install import install
 from tests.e2e.machines import VerifierService
 from tests.e2e.pods import pods_path
 from tests.e2e.programs import wait_until
 from tests.e2e.real_node import RealNode, missing_ability, real_node
 from tests.e2e.system import System, running_system
+from tests.e2e.watched import POLICY as LIVE_POLICY
+from tests.e2e.watched import Watched, watched_namespace
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +68,28 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
     assert answer.status in {201, 409}
     yield name
     plane.admin.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def api_server_client(folder: Path) -> ApiServerClient:
+    """How the API server of `live_plane` proves to a webhook who it is."""
+    return ApiServerClient.create(folder / "ac")
+
+
+@pytest.fixture(scope="session")
+def live_plane(folder: Path, api_server_client: ApiServerClient) -> Iterator[ControlPlane]:
+    """A control plane with the installation's objects and none of its processes: tests do what those would."""
+    options = Options(nodes=2, admission_config=api_server_client.admission_config)
+    with control_plane(folder / "live", options) as running:
+        install(running)
+        running.admin.must_create(f"{GROUP}/nodetrustpolicies", LIVE_POLICY)
+        yield running
+
+
+@pytest.fixture
+def watched(live_plane: ControlPlane, namespace: str) -> Iterator[Watched]:
+    with watched_namespace(live_plane, namespace) as made:
+        yield made
 
 
 @pytest.fixture

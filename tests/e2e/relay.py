@@ -30,13 +30,16 @@ class Relay:
     def mend(self) -> None:
         self._open.set()
 
+    def drop(self) -> None:
+        """Ends every connection; new ones pass."""
+        while self._sockets:
+            _end(self._sockets.pop())
+
     def close(self) -> None:
         self._ended.set()
         self._open.set()
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        _end(self._listener)
+        self.drop()
 
     def _accept(self) -> None:
         while not self._ended.is_set():
@@ -56,3 +59,9 @@ class Relay:
                 sink.sendall(received)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

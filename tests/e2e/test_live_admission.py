@@ -2,162 +2,38 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+import jwt
 import pytest
 
 from admission.clock import system_clock
 from admission.cluster_events import EventWriter, notice_of
-from admission.decision import Allow, BindingRequest, Deny, decide_binding, decide_pod_create
-from admission.kinds import attestation_manifest
+from admission.decision import Allow, Deny, decide_pod_create
 from admission.kube import KubeClient, KubeDenied
 from admission.live_view import LiveClusterView
 from admission.results import InMemorySequences, ResultVerifier
 from admission.review import parse_review
-from admission.server import server_of
-from admission.serving_certificate import ManagedCertificate
-from admission.settings import Listen, ManagedTls
-from admission.webhook import Gates, validate, webhook_app
-from tests.admission.served import serving
+from admission.token_reviews import review_token
+from admission.webhook import validate
 from tests.admission.test_webhook import a_review
 from tests.admission.world import AUDIENCE, IMAGE, ISSUER, Signer, a_pod, a_result
 from tests.e2e import pods
-from tests.e2e.client import Client
-from tests.e2e.control_plane import BROKER_AUDIENCE, ControlPlane, Options, control_plane
-from tests.e2e.install import CRDS, apply, documents, wait_until_served
+from tests.e2e.control_plane import BROKER_AUDIENCE, ControlPlane
+from tests.e2e.install import NAMESPACE
 from tests.e2e.programs import wait_until
+from tests.e2e.watched import BOOT, GROUP, NODE, Watched, a_workload
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
-
-GROUP = "/apis/nodewarden.dev/v1alpha1"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/nodewarden-system/leases"
-NODE = "fake-0"
-BOOT = "11111111-2222-4333-8444-555555555555"
-POLICY = {
-    "apiVersion": "nodewarden.dev/v1alpha1",
-    "kind": "NodeTrustPolicy",
-    "metadata": {"name": "h200-prod"},
-    "spec": {"baselines": [{"name": "h200-prod", "floor": "4.1.0"}]},
-}
-
-
-def a_workload(namespace: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "nodewarden.dev/v1alpha1",
-        "kind": "SensitiveWorkload",
-        "metadata": {"name": namespace},
-        "spec": {
-            "subjects": [{"namespace": namespace, "serviceAccount": "llm"}],
-            "policyRef": "h200-prod",
-            "images": [IMAGE],
-        },
-    }
+from verifier.wire.result import Submodule, Verdict, result_from_claims
 
 
 @pytest.fixture(scope="module")
-def plane(folder: Path) -> Iterator[ControlPlane]:
-    """A control plane of its own: here the test, not the controller, writes attestations and the Lease."""
-    with control_plane(folder / "live", Options(nodes=2)) as running:
-        for crd in documents(CRDS):
-            apply(running.admin, crd)
-        wait_until_served(running.admin, "nodewarden.dev/v1alpha1")
-        running.admin.must_create("/api/v1/namespaces", {"metadata": {"name": "nodewarden-system"}})
-        running.admin.must_create(f"{GROUP}/nodetrustpolicies", POLICY)
-        yield running
-
-
-@dataclass
-class Watched:
-    """A live view, and hands that change what it sees."""
-
-    plane: ControlPlane
-    namespace: str
-    view: LiveClusterView
-    client: KubeClient
-    verifier: Signer
-    reported: list[ReasonCode]
-    offset_seconds: float = 0.0
-
-    @property
-    def admin(self) -> Client:
-        return self.plane.admin
-
-    def renew(self) -> None:
-        at = datetime.fromtimestamp(time.time_ns() / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        lease = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": "nodewarden-results", "namespace": "nodewarden-system"},
-            "spec": {"holderIdentity": "test", "renewTime": at},
-        }
-        self.admin.must_apply(f"{LEASES}/nodewarden-results", lease)
-
-    def attest(self, token: str | None = None, **changes: Any) -> str:
-        """Writes the NodeAttestation of NODE, signed by the verifier unless `token` is given."""
-        node = self.admin.must_get(f"/api/v1/nodes/{NODE}")
-        now = system_clock()
-        fields = {
-            "node_name": NODE,
-            "kubernetes_node_uid": node["metadata"]["uid"],
-            "linux_boot_id": BOOT,
-            "issued_at": now,
-            "expires_at": now + 300,
-            "sequence": time.time_ns() // 1_000_000,
-        }
-        token = token or self.verifier.result(a_result(**{**fields, **changes}))
-        manifest = attestation_manifest(NODE, node["metadata"]["uid"], token)
-        path = f"{GROUP}/nodeattestations/{NODE}"
-        self.admin.must_apply(path, {key: part for key, part in manifest.items() if key != "status"})
-        self.admin.must_patch(f"{path}/status", {"status": manifest["status"]})
-        return token
-
-    def pod(self, name: str) -> dict[str, Any]:
-        # No scheduler may take it: the test binds.
-        made = pods.a_pod(name, IMAGE, serviceAccountName="llm", schedulerName="nobody")
-        answer: dict[str, Any] = self.admin.must_create(pods.pods_path(self.namespace), made)
-        return answer
-
-    def decide(self, pod: dict[str, Any], node: str = NODE) -> list[ReasonCode]:
-        """Why the binding of `pod` is denied now; empty when it is allowed."""
-        metadata = pod["metadata"]
-        binding = BindingRequest(self.namespace, metadata["name"], metadata["uid"], node)
-        decision = decide_binding(self.view.state(), binding, system_clock())
-        return [failure.code for failure in decision.failures] if isinstance(decision, Deny) else []
-
-    def until(self, codes: list[ReasonCode], pod: dict[str, Any], seconds: float = 10) -> None:
-        wait_until(f"the binding is decided {codes}", lambda: self.decide(pod) == codes, seconds)
-
-
-@pytest.fixture
-def watched(plane: ControlPlane, namespace: str) -> Iterator[Watched]:
-    plane.admin.must_create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "llm"}})
-    plane.admin.must_patch(f"/api/v1/nodes/{NODE}/status", {"status": {"nodeInfo": {"bootID": BOOT}}})
-    plane.admin.must_create(f"{GROUP}/sensitiveworkloads", a_workload(namespace))
-    signer, reported = Signer(), list[ReasonCode]()
-    verifier = ResultVerifier(signer.key_set, ISSUER, AUDIENCE, InMemorySequences())
-    client = KubeClient.from_kubeconfig(plane.kubeconfigs["admin"])
-    made = Watched(plane, namespace, None, client, signer, reported)  # type: ignore[arg-type]  # - set below
-    clock = lambda: time.monotonic() + made.offset_seconds  # noqa: E731 - one line, and it needs `made`
-    made.view = LiveClusterView(client, verifier, lambda failure: reported.append(failure.code), clock)
-    made.renew()
-    made.view.start()
-    try:
-        wait_until("everything was read", lambda: made.view.unready() is None, 20)
-        # The first Lease that is seen proves nothing, wherever it comes from.
-        wait_until("the Lease was read", lambda: made.view._lease.alive_at is not None, 10)
-        made.renew()
-        yield made
-    finally:
-        made.view.stop()
-        plane.admin.delete(f"{GROUP}/sensitiveworkloads/{namespace}")
-        plane.admin.delete(f"{GROUP}/nodeattestations/{NODE}")
+def plane(live_plane: ControlPlane) -> ControlPlane:
+    return live_plane
 
 
 def test_the_view_follows_pods_results_and_nodes(watched: Watched) -> None:
@@ -185,6 +61,41 @@ def test_a_result_that_the_verifier_did_not_sign_counts_for_nothing_whoever_writ
     # The same bytes that were good before a newer one came: an old verdict, replayed with the controller's rights.
     watched.attest(good)
     watched.until([ReasonCode.RESULT_ROLLED_BACK], pod)
+
+
+def test_a_result_that_expires_between_scheduling_and_binding_is_denied(watched: Watched) -> None:
+    pod = watched.pod("p")
+    watched.attest(expires_at=system_clock() + 8)
+    watched.until([], pod, 5)
+    watched.until([ReasonCode.RESULT_EXPIRED], pod, 10)
+
+
+def test_a_webhook_that_lost_its_memory_takes_an_older_result_but_no_longer_than_it_lives(watched: Watched) -> None:
+    pod = watched.pod("p")
+    older = watched.attest()
+    watched.until([], pod)
+    fallen = {"tpm": Submodule(Verdict.CONTRAINDICATED, {"instance-identity": 96})}
+    watched.attest(verdict=Verdict.CONTRAINDICATED, submodules=fallen)
+    watched.until([ReasonCode.NODE_NOT_VERIFIED], pod)
+    # Attack: with the controller's token, before the controller itself is back.
+    watched.attest(older)
+    watched.until([ReasonCode.RESULT_ROLLED_BACK], pod)
+    forgetful = watched.another_view()
+    forgetful.start()
+    try:
+        wait_until("everything was read", lambda: forgetful.unready() is None, 20)
+        # No word counts before the Lease was seen renewed.
+        assert watched.decide(pod, forgetful) == [ReasonCode.RESULTS_STALE]
+
+        def believes() -> bool:
+            watched.renew()
+            return watched.decide(pod, forgetful) == []
+
+        wait_until("the Lease was renewed", believes, 10)
+        ends_at = result_from_claims(jwt.decode(older, options={"verify_signature": False})).expires_at
+        assert watched.decide(pod, forgetful, ends_at) == [ReasonCode.RESULT_EXPIRED]
+    finally:
+        forgetful.stop()
 
 
 def test_a_node_made_anew_under_its_old_name_does_not_inherit_the_result(watched: Watched) -> None:
@@ -258,7 +169,9 @@ def test_a_pods_token_is_the_pods_and_a_deleted_pods_token_is_nobodys(watched: W
     watched.admin.must_create(pods.pods_path(watched.namespace, "p", "binding"), binding)
     bound = {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": pod["metadata"]["uid"]}
     token = watched.plane.token(watched.namespace, "llm", audience=BROKER_AUDIENCE, bound_to=bound)
-    identity = watched.view.check_token(token, system_clock())
+    # Only the broker may ask.
+    broker = KubeClient.from_kubeconfig(watched.plane.service_account_kubeconfig(NAMESPACE, "nodewarden-broker"))
+    identity = review_token(broker, token, system_clock())
     node = watched.admin.must_get(f"/api/v1/nodes/{NODE}")
     assert (identity.namespace, identity.service_account, identity.pod_name) == (watched.namespace, "llm", "p")
     assert (identity.pod_uid, identity.node_name) == (pod["metadata"]["uid"], NODE)
@@ -266,76 +179,23 @@ def test_a_pods_token_is_the_pods_and_a_deleted_pods_token_is_nobodys(watched: W
 
     unbound = watched.plane.token(watched.namespace, "llm", audience=BROKER_AUDIENCE)
     with pytest.raises(Rejection) as caught:
-        watched.view.check_token(unbound, system_clock())
+        review_token(broker, unbound, system_clock())
     assert caught.value.code is ReasonCode.TOKEN_NOT_POD_BOUND
     for other in (watched.plane.token(watched.namespace, "llm", bound_to=bound), token + "x", ""):
         with pytest.raises(Rejection) as caught:
-            watched.view.check_token(other, system_clock())
+            review_token(broker, other, system_clock())
         assert caught.value.code is ReasonCode.TOKEN_INVALID
 
     watched.admin.delete(pods.pods_path(watched.namespace, "p"), grace_seconds=0)
 
     def refused() -> bool:
         try:
-            watched.view.check_token(token, system_clock())
+            review_token(broker, token, system_clock())
         except Rejection as rejection:
             return rejection.code is ReasonCode.TOKEN_INVALID
         return False
 
     wait_until("the API server refuses the token", refused, 20)
-
-
-def test_the_api_server_trusts_the_certificate_that_the_webhook_made_and_also_the_next_one(watched: Watched) -> None:
-    admin, now = watched.admin, [system_clock()]
-    settings = ManagedTls(secret="webhook-tls", names=["localhost"], configuration="live-test")
-    managed = ManagedCertificate(watched.client, settings, lambda: now[0])
-    # Nothing to inject into yet: not ready.
-    managed.refresh()
-    assert managed.unready() is not None
-    app = webhook_app(watched.view.state, managed.refresh, 60, system_clock, gates=Gates())
-    with serving(server_of(app, Listen(port=0), managed.hot)) as address:
-        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-        hook = {
-            "name": "pods.live-test.dev",
-            "clientConfig": {"url": f"{address.replace('127.0.0.1', 'localhost')}/validate"},
-            "rules": [rule],
-            "failurePolicy": "Fail",
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": watched.namespace}},
-        }
-        root = "/apis/admissionregistration.k8s.io/v1"
-        metadata = {"name": "live-test"}
-        for kind, hooks in (("validating", [hook]), ("mutating", [])):
-            admin.must_create(f"{root}/{kind}webhookconfigurations", {"metadata": metadata, "webhooks": hooks})
-        try:
-            managed.refresh()
-            assert managed.unready() is None
-            bad = pods.a_pod("bad", "registry.example/other:1", serviceAccountName="llm")
-            path = pods.pods_path(watched.namespace)
-            wait_until(
-                "the webhook is asked",
-                lambda: admin.create(path, bad, dry_run=True).denies(ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED),
-                20,
-            )
-            first = managed._bundle
-            # Half a CA's life later there are two CAs, and after their day the new one signs: all still trusted.
-            now[0] += 183 * 86_400
-            managed.refresh()
-            second = managed._bundle
-            assert len(second.authorities) == 2
-            assert second.authorities[0] == first.authorities[0]
-            assert second.serving != first.serving
-            found = admin.must_get(f"{root}/validatingwebhookconfigurations/live-test")
-            assert base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"]) == second.ca_bundle
-            other = ManagedCertificate(watched.client, settings, lambda: now[0])
-            # Another replica serves what the Secret says.
-            assert other._bundle == second
-            other.close()
-        finally:
-            managed.close()
-            for kind in ("validating", "mutating"):
-                admin.delete(f"{root}/{kind}webhookconfigurations/live-test")
 
 
 def test_a_denial_is_told_on_the_pod_and_on_the_replica_set_that_made_it(watched: Watched) -> None:
