@@ -67,6 +67,7 @@ class NodeReconciler:
         self._stored: dict[str, str] = {}
         self._ending: dict[str, frozenset[str]] = {}
         self._held: dict[str, frozenset[str]] = {}
+        self._pods_wait: set[str] = set()
 
     def oldest_unwritten_seconds(self) -> float:
         """For how long a fallen result has been known and not been written; 0 when none is."""
@@ -104,9 +105,13 @@ class NodeReconciler:
             looks.append(1.0 if open_leases else None)
         try:
             held = self._held[name] = self._held.get(name, frozenset()) | frozenset(our_labels(observed))
-            self._mark(observed, standing, held)
+            if self._mark(observed, standing, held) and not refused and name not in self._pods_wait:
+                # Where many nodes fell at once, each loses its label before the pods of any are ended.
+                self._pods_wait.add(name)
+                return 0.0
         except Refusal as refusal:
             refused.append(refusal)
+        self._pods_wait.discard(name)
         looks += self._end_pods(standing, unproven_since(standing, before, now), refused, now)
         if refused:
             raise refused[0]
@@ -151,14 +156,14 @@ class NodeReconciler:
         self._view.attestations.told(self._writer.merge(f"{ATTESTATIONS}/{name}/status", body))
         self._stored[name] = entry.token
 
-    def _mark(self, observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> None:
-        """The node has the labels and taints that it shall have."""
+    def _mark(self, observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> bool:
+        """The node has the labels and taints that it shall have. Returns whether anything was written for that."""
         name = observed.node.name
         labels = label_patch(observed, labels_wanted(standing))
         taints = taint_patch(observed, taints_wanted(observed, standing, held))
         patch = both(labels, taints)
         if patch is None:
-            return
+            return False
         path = f"/api/v1/nodes/{name}"
         try:
             self._view.nodes.told(self._writer.merge(path, patch))
@@ -171,6 +176,7 @@ class NodeReconciler:
             raise
         if labels is not None:
             self._note_marks(observed, standing)
+        return True
 
     def _note_marks(self, observed: ObservedNode, standing: NodeStanding) -> None:
         structlog.get_logger().info("node_labelled", node=observed.node.name, policies=sorted(standing.labelled))
@@ -212,3 +218,4 @@ class NodeReconciler:
         self._unwritten.pop(name, None)
         self._stored.pop(name, None)
         self._held.pop(name, None)
+        self._pods_wait.discard(name)

@@ -29,12 +29,15 @@ from admission.controller.work_queue import WorkQueue
 from admission.controller.writer import Writer
 from admission.kube import KubeClient
 from admission.results import InMemorySequences, ResultVerifier
+from verifier.wire.result import Verdict
 
 Work = tuple[str, str]
 """Kind of work, and the name of what it is about."""
 
 COALESCE_SECONDS = 0.5
 """Statuses, counts and the node set wait this long, so that a burst of changes is one write."""
+BAD_NEWS_SECONDS = -60.0
+"""A verdict that is not affirming goes ahead of all that waits, so that no wave of good news holds it up."""
 LOOK_SECONDS = 0.1
 KEYS_SECONDS = 5.0
 PATIENCE_SECONDS = 3.0
@@ -144,8 +147,10 @@ class Controller:
 
     def _take(self, token: str) -> None:
         node = self._book.take(token)
-        if node is not None:
-            self._changed("node", node)
+        entry = None if node is None else self._book.entry(node)
+        if entry is not None and self._leads:
+            bad = entry.result.verdict is not Verdict.AFFIRMING
+            self._queue.add(("node", entry.result.node_name), BAD_NEWS_SECONDS if bad else 0.0)
 
     def _marks_changed(self) -> None:
         for pod in self._view.gated():

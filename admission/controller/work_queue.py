@@ -37,7 +37,10 @@ class WorkQueue(Generic[KeyT]):
         self._stopped = False
 
     def add(self, key: KeyT, after_seconds: float = 0.0) -> None:
-        """`key` is reconciled after that many seconds, or sooner if it was due sooner; once, however often added."""
+        """`key` is reconciled after that many seconds, or sooner if it was due sooner; once, however often added.
+
+        With fewer than none it goes before whatever has not been due for that long.
+        """
         due = time.monotonic() + after_seconds
         with self._ready:
             if self._due.get(key, due + 1.0) <= due:

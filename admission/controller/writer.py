@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -18,6 +19,8 @@ from verifier.wire.failures import Refusal, printable
 
 MAX_NOTE_CHARACTERS = 1000
 MAX_WAITING_EVENTS = 1000
+EVENT_PAUSE_SECONDS = 0.05
+"""Between two Events: when many nodes fall at once, the API server's time goes to labels and taints first."""
 COMPONENT = "nodewarden-controller"
 
 
@@ -27,6 +30,7 @@ class Writer:
     def __init__(self, client: KubeClient, leads: Callable[[], bool]) -> None:
         self._client, self._leads = client, leads
         self._events: queue.Queue[tuple[str, dict[str, Any]] | None] = queue.Queue(MAX_WAITING_EVENTS)
+        self._no_more_events = threading.Event()
 
     def create(self, path: str, body: object) -> Any:
         return self._write("POST", path, body, "application/json")
@@ -91,14 +95,17 @@ class Writer:
             structlog.get_logger().warning("event_not_written", about=f"{kind} {name}", reason="too many")
 
     def write_events(self) -> None:
-        """Writes Events, one after the other and beside all other work, until `stop_events`."""
-        while (waiting := self._events.get()) is not None:
+        """Writes Events, one after the other, with pauses and beside all other work, until `stop_events`."""
+        while (waiting := self._events.get()) is not None and not self._no_more_events.is_set():
             namespace, event = waiting
             try:
                 self.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event)
             except Refusal as refusal:
                 structlog.get_logger().warning("event_not_written", reason=str(refusal))
+            self._no_more_events.wait(EVENT_PAUSE_SECONDS)
 
     def stop_events(self) -> None:
+        """Events that still wait are not written: whoever takes over sees for itself what there is to tell."""
+        self._no_more_events.set()
         with suppress(queue.Full):
             self._events.put_nowait(None)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from admission.controller.process import BAD_NEWS_SECONDS
 from admission.controller.results_book import ResultsBook
 from admission.controller.results_stream import ResultsStream
 from admission.controller.settings import ControllerSettings
@@ -161,6 +162,17 @@ def test_a_sooner_time_replaces_a_later_one_and_never_the_other_way_round() -> N
     with working(queue):
         eventually("it is done", lambda: len(done) == 1)
     assert done[0] < 5
+
+
+def test_bad_news_goes_ahead_of_all_that_waits() -> None:
+    done: list[str] = []
+    queue: WorkQueue[str] = WorkQueue(done.append)
+    for key in ("good-1", "good-2", "bad"):
+        queue.add(key)
+    queue.add("bad", BAD_NEWS_SECONDS)
+    with working(queue, workers=1):
+        eventually("all are done", lambda: len(done) == 3)
+    assert done == ["bad", "good-1", "good-2"]
 
 
 def test_a_key_comes_again_after_the_time_that_its_reconciler_asked_for() -> None:
