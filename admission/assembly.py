@@ -20,6 +20,7 @@ from admission.kube import KubeClient
 from admission.live_view import LiveClusterView
 from admission.local_leases import LocalLeases
 from admission.manifests import ManifestClusterView
+from admission.metrics import Exposition, ReviewMeter, ViewCollector
 from admission.pod_tokens import ALGORITHMS as TOKEN_ALGORITHMS
 from admission.pod_tokens import PodTokenVerifier
 from admission.release import ReleaseService
@@ -80,10 +81,11 @@ def cluster_client(settings: Kubernetes) -> KubeClient:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """An application and the certificate that it is served with."""
+    """An application, the certificate that it is served with, and its figures where it has any."""
 
     app: ASGIApp
     certificate: HotCertificate
+    figures: Exposition | None = None
 
 
 def _in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
@@ -99,18 +101,24 @@ def _in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
     return reload
 
 
-def build_webhook(settings: WebhookSettings, clock: Clock) -> Service:
-    """The webhook that `settings` describe. Raises the refusals of its parts: it does not start half-blind."""
+def build_webhook(settings: WebhookSettings, clock: Clock, lost_lines: Callable[[], int] = lambda: 0) -> Service:
+    """The webhook that `settings` describe. Raises the refusals of its parts: it does not start half-blind.
+
+    `lost_lines` tells the figures how many log lines were lost.
+    """
     keys = result_keys(settings.results)
     sequences = DurableSequences(DurableState(settings.state_file))
     verifier = ResultVerifier(keys, settings.results.issuer, settings.results.audience, sequences)
-    every = settings.reload_seconds
+    every, meter = settings.reload_seconds, ReviewMeter()
     if settings.kubernetes is None:
         manifests = ManifestClusterView(tuple(settings.manifests or ()), verifier, None, report_failure)
         hot = HotCertificate(_given(settings.tls))
         # Keys first: a result under a new key must find it.
         reload = _in_turn(keys.refresh, manifests.reload_if_changed, hot.refresh)
-        return Service(webhook_app(manifests.state, reload, every, clock, unready=manifests.unready), hot)
+        app = webhook_app(manifests.state, reload, every, clock, unready=manifests.unready, meter=meter)
+        return Service(
+            app, hot, Exposition(meter, ViewCollector(manifests.measures, manifests.state, clock), lost_lines)
+        )
     client = cluster_client(settings.kubernetes)
     view, events = LiveClusterView(client, verifier, report_failure), EventWriter(client, "nodewarden-webhook", clock)
     managed = None if settings.managed_tls is None else ManagedCertificate(client, settings.managed_tls, clock)
@@ -125,8 +133,9 @@ def build_webhook(settings: WebhookSettings, clock: Clock) -> Service:
         gates=Gates(),
         denied=lambda review, denial: events.tell(notice_of(review, denial)),
         unready=lambda: view.unready() or (None if managed is None else managed.unready()),
+        meter=meter,
     )
-    return Service(app, hot)
+    return Service(app, hot, Exposition(meter, ViewCollector(view.measures, view.state, clock), lost_lines))
 
 
 def build_broker(settings: BrokerSettings, clock: Clock) -> Service:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,8 @@ from admission.assembly import Service, build_broker, build_webhook
 from admission.clock import system_clock
 from admission.controller.commands import controller, uninstall
 from admission.events import configure_logging
+from admission.log_lines import LineWriter
+from admission.metrics_server import serving_metrics
 from admission.offline_test import PodReport, run_offline_test
 from admission.private_files import read_bounded
 from admission.sealed_store import MAX_SECRET_BYTES, SealedStore, require_secret_size
@@ -40,24 +44,32 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the secret.")]
 @admission_app.command()
 def webhook(config: ConfigOption) -> None:
     """Serve the admission webhook until SIGTERM."""
-    configure_logging()
+    lines = configure_logging()
     settings = load_settings(WebhookSettings, config)
-    _serve("webhook", build_webhook(settings, system_clock), settings.listen)
+    service = build_webhook(settings, system_clock, lambda: lines.lost)
+    _serve("webhook", service, settings.listen, lines, settings.metrics)
 
 
 @admission_app.command()
 def broker(config: ConfigOption) -> None:
     """Serve the secret broker until SIGTERM."""
-    configure_logging()
+    lines = configure_logging()
     settings = load_settings(BrokerSettings, config)
-    _serve("broker", build_broker(settings, system_clock), settings.listen)
+    _serve("broker", build_broker(settings, system_clock), settings.listen, lines)
 
 
-def _serve(name: str, service: Service, listen: Listen) -> None:
+def _serve(name: str, service: Service, listen: Listen, lines: LineWriter, metrics: Listen | None = None) -> None:
     structlog.get_logger().info("service_starting", service=name, host=listen.host, port=listen.port)
     server = server_of(service.app, listen, service.certificate)
     tune_process()
-    server.run()
+    # uvicorn stops at SIGTERM and then raises it again: without a handler that would end us before the log is written.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    with ExitStack() as stack:
+        if metrics is not None and service.figures is not None:
+            port = stack.enter_context(serving_metrics(service.figures, metrics))
+            structlog.get_logger().info("metrics_ready", host=metrics.host, port=port)
+        stack.enter_context(lines.in_background())
+        server.run()
 
 
 @secrets_app.command("put")

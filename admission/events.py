@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from itertools import islice
+from typing import Any
 from uuid import uuid4
 
 import structlog
 
+from admission.log_lines import LineWriter, as_line
 from verifier.wire.failures import Failure, printable
 
 _REQUEST_ID = re.compile(r"\A[A-Za-z0-9_-]{8,64}\Z")
@@ -19,18 +21,31 @@ MAX_LOGGED_REASONS = 32
 """A pod of thousands of bad images is one line of some kilobytes."""
 
 
-def configure_logging() -> None:
-    """Events go to standard error as JSON lines with a UTC time."""
+class _Logger:
+    """What structlog hands finished lines to."""
+
+    def __init__(self, lines: LineWriter) -> None:
+        self.debug = self.info = self.warning = self.error = self.critical = lines.write
+
+
+def configure_logging() -> LineWriter:
+    """Events go to standard error as JSON lines with a UTC time, by the writer that is returned."""
+    lines = LineWriter(sys.stderr)
+    logger = _Logger(lines)
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(sort_keys=True),
+            _render,
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_: logger,
         cache_logger_on_first_use=False,
     )
+    return lines
+
+
+def _render(_: object, __: str, event: MutableMapping[str, Any]) -> str:
+    return as_line(event)
 
 
 def request_id(claimed: str | None) -> str:

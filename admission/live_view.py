@@ -22,6 +22,7 @@ from admission.live_state import LiveState, Rules, Staleness
 from admission.results import ResultVerifier
 from admission.token_reviews import review_token
 from admission.trust_objects import SYSTEM_NAMESPACE, NodeAttestation, NodeTrustPolicy, SensitiveWorkload
+from admission.view_measures import ViewMeasures, measures_of
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal, Rejection
 from verifier.wire.result import AttestationResult
@@ -155,6 +156,30 @@ class LiveClusterView:
         """Why this view cannot serve; None once everything was read. A Lease that stopped does not make it unready."""
         staleness = self.state().staleness
         return staleness.rules or staleness.cluster or next(iter((staleness.pods or {}).values()), None)
+
+    def measures(self) -> ViewMeasures:
+        """How large this view is, and how long ago each of its sources was heard of."""
+        state, now = self.state(), self._clock()
+        pods = [informer.alive_at for informer in [*self._pods.values()]]
+        return measures_of(
+            {
+                "nodes": [state.nodes.values()],
+                "pods": [one.values() for one in state.pods.values()],
+                "policies": [state.policies.values()],
+                "results": [state.results.values()],
+                "workloads": [self._workloads.moment()[1].values()],
+            },
+            {
+                "nodes": self._nodes.alive_at,
+                # The quietest namespace stands for all.
+                "pods": now if not pods else None if None in pods else min(at for at in pods if at is not None),
+                "policies": self._policies.alive_at,
+                "results": self._attestations.alive_at,
+                "results-lease": self._renewed_at,
+                "workloads": self._workloads.alive_at,
+            },
+            now,
+        )
 
     def refresh(self) -> None:
         """Follows what changed without being asked, and reads results again where the verifier's keys changed."""

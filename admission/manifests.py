@@ -18,6 +18,7 @@ from admission.pod_tokens import PodTokenVerifier
 from admission.private_files import read_bounded, unreadable
 from admission.results import ResultVerifier
 from admission.trust_objects import NodeAttestation
+from admission.view_measures import ViewMeasures, measures_of
 from admission.yaml_documents import MAX_FILE_BYTES, documents, json_documents
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Rejection, Unavailable
@@ -125,6 +126,18 @@ class ManifestClusterView:
         if stale is None:
             self._stale = stale = replace(self._snapshot, fault=failure)
         return stale
+
+    def measures(self) -> ViewMeasures:
+        """How large this view is, and how long ago its files were last read."""
+        held, now = self._snapshot, self._clock()
+        kinds: dict[str, list[Iterable[object]]] = {
+            "nodes": [held.nodes.values()],
+            "pods": [held.pods.values()],
+            "policies": [held.policies.values()],
+            "results": [held.results.values()],
+            "workloads": [held.workloads],
+        }
+        return measures_of(kinds, {"manifests": self._loaded_at}, now)
 
     def unready(self) -> Failure | None:
         """Why this view cannot serve; None while its last reload is young."""

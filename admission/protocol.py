@@ -16,7 +16,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from admission.direct import JSON_TYPE, Handler, Headers, answer
+from admission.direct import JSON_TYPE, Headers, Route, answer
 
 REQUEST_SECONDS = 15.0
 """A whole request must arrive within this of its first byte, and a connection's first one within it of opening."""
@@ -32,7 +32,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     max_connections = MAX_CONNECTIONS
     max_connections_per_address = MAX_CONNECTIONS_PER_ADDRESS
-    routes: Mapping[bytes, Handler] = {}
+    routes: Mapping[bytes, Route] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # - as in the base
         self._in_head = True
@@ -43,7 +43,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._asked = False
         self._busy = False
         self._quiet_since = self.loop.time()
-        self._direct: Handler | None = None
+        self._direct: Route | None = None
         self._parts: list[bytes] = []
         self._answered_here = False
         self._ok: tuple[object, bytes] = (None, b"")
@@ -86,7 +86,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = 0
-        self._direct = self._direct_handler()
+        self._direct = self._direct_route()
         self._busy = True
         if self._direct is None:
             super().on_headers_complete()
@@ -115,12 +115,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._in_head = True
         super().on_response_complete()
 
-    def _direct_handler(self) -> Handler | None:
+    def _direct_route(self) -> Route | None:
         """Who may answer this request where it is parsed; None where anything about it is unusual."""
-        handler = self.routes.get(self.url.partition(b"?")[0])
+        route = self.routes.get(self.url.partition(b"?")[0])
         parser = self.parser
         if (
-            handler is None
+            route is None
             # An answer to the request before is still to come.
             or self._busy
             # Attack: hundreds of requests in one piece, which would be answered before anyone else's.
@@ -134,7 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
             or not parser.should_keep_alive()
         ):
             return None
-        return handler
+        return route
 
     def _go_the_long_way(self) -> None:
         # The rest of the body is still to come: bounded in size and time as any other, in a task of its own.
@@ -145,10 +145,10 @@ class BoundedProtocol(HttpToolsProtocol):
         for part in parts:
             super().on_body(part)
 
-    def _answer(self, handler: Handler) -> None:
+    def _answer(self, route: Route) -> None:
         parts, self._parts, self._direct = self._parts, [], None
         self._answered_here = True
-        found = answer(handler, parts[0] if len(parts) == 1 else b"".join(parts), self.headers)
+        found = answer(route, parts[0] if len(parts) == 1 else b"".join(parts), self.headers)
         if isinstance(found, bytes):
             self.transport.write(b"%b%d\r\n\r\n%b" % (self._head_of_200(), len(found), found))
         else:
@@ -218,7 +218,7 @@ def _head(status: int, headers: Headers) -> bytes:
 
 
 def bounded_protocol(
-    max_connections: int, per_address: int, routes: Mapping[bytes, Handler] | None = None
+    max_connections: int, per_address: int, routes: Mapping[bytes, Route] | None = None
 ) -> type[BoundedProtocol]:
     """The protocol class for a server that holds at most so many connections, and answers `routes` at once."""
     members: dict[str, Any] = {

@@ -61,7 +61,7 @@ def server_of(app: ASGIApp, listen: Listen, certificate: HotCertificate) -> TlsS
     if config.ssl is None:
         raise AssertionError("a certificate makes a TLS context")
     certificate.attach(config.ssl)
-    return TlsServer(config, _bound(listen))
+    return TlsServer(config, bound_socket(listen))
 
 
 def tune_process() -> None:
@@ -97,7 +97,8 @@ def _allow_files() -> None:
         )
 
 
-def _bound(listen: Listen) -> socket.socket:
+def bound_socket(listen: Listen) -> socket.socket:
+    """A listening socket at `listen`. Raises Unavailable `address-unavailable`."""
     try:
         found = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]

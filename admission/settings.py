@@ -43,6 +43,12 @@ class Listen(_Settings):
     port: Annotated[int, Field(ge=0, le=65535)] = 9443
 
 
+class MetricsListen(Listen):
+    """Where figures for Prometheus are served at /metrics, without TLS: loopback by default."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 9445
+
+
 class Tls(_Settings):
     """PEM files of the server: the chain, and its key, which must be 0600."""
 
@@ -137,6 +143,8 @@ class WebhookSettings(_Service):
     """Where sequences of results are remembered: without it a restart would be a way back to an older result, for as
     long as that lives (10 minutes at most), for whoever can write NodeAttestations. Losing it loses nothing else."""
     managed_tls: ManagedTls | None = None
+    metrics: MetricsListen | None = None
+    """A port of its own for figures; none is served without it. Figures hold no names of pods, nodes or secrets."""
 
     @model_validator(mode="after")
     def _one_certificate(self) -> WebhookSettings:

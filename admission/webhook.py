@@ -9,6 +9,7 @@ DELETE. Register `/mutate` for pods CREATE with `failurePolicy: Ignore`: it only
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 
 import structlog
 
@@ -16,11 +17,12 @@ from admission.access import decide_access, decide_namespace
 from admission.clock import Clock
 from admission.cluster_objects import Pod, Reader, parse_pod
 from admission.cluster_view import AdmissionState
-from admission.decision import Allow, Deny, decide_binding, decide_pod_create, decide_pod_update, steer
-from admission.direct import DirectApp, Handler
+from admission.decision import ALLOW, Allow, Deny, decide_binding, decide_pod_create, decide_pod_update, steer
+from admission.direct import DirectApp, Handler, Route
 from admission.events import reasons_of
 from admission.gating import must_wait, some_node_passes
 from admission.http_edge import service_app
+from admission.metrics import Hook, Outcome, ReviewMeter
 from admission.node_check import RaisedFloor
 from admission.review import (
     MAX_REVIEW_BYTES,
@@ -37,6 +39,7 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 
 _READER = Reader(ReasonCode.REVIEW_MALFORMED, "review.request.object")
+_MUTATED = ("CREATE", "pods")
 MAX_REMEMBERED_GATES = 1024
 
 
@@ -88,7 +91,7 @@ class Gates:
 
 def mutate(state: AdmissionState, review: Review, gates: Gates | None, now: int) -> bytes:
     """The answer to a mutating review: the pod, steered to verified nodes. Raises MalformedEvidence."""
-    if (review.operation, review.target) != ("CREATE", "pods"):
+    if (review.operation, review.target) != _MUTATED:
         return answer(review, Deny((_unknown(review),)))
     pod = parse_pod(review.object, review.namespace, _READER)
     gate = gates is not None and gates.wait(state, pod, now)
@@ -112,29 +115,69 @@ def webhook_app(
     gates: Gates | None = None,
     denied: Callable[[Review, Deny], None] = _nobody,
     unready: Callable[[], Failure | None] = lambda: None,
+    meter: ReviewMeter | None = None,
 ) -> DirectApp:
     """The webhook over the newest `state()`. `denied` hears of each denial and must not block."""
-    routes: dict[str, Handler] = {
-        "/validate": lambda body: _validated(state(), parse_review(body), denied, clock()),
-        "/mutate": lambda body: mutate(state(), parse_review(body), gates, clock()),
+    counted = ReviewMeter() if meter is None else meter
+    routes = {
+        "/validate": _route(
+            "validate", lambda body: _validated(state(), parse_review(body), denied, counted, clock()), counted
+        ),
+        "/mutate": _route(
+            "mutate", lambda body: _mutated(state(), parse_review(body), gates, counted, clock()), counted
+        ),
     }
     return DirectApp(service_app(reload, reload_seconds, unready), routes, MAX_REVIEW_BYTES)
 
 
-def _validated(state: AdmissionState, review: Review, denied: Callable[[Review, Deny], None], now: int) -> bytes:
+def _route(hook: Hook, decide: Handler, meter: ReviewMeter) -> Route:
+    def measured(body: bytes) -> bytes:
+        began = perf_counter()
+        try:
+            return decide(body)
+        finally:
+            meter.took(hook, perf_counter() - began)
+
+    def turned_away(failure: Failure | None) -> None:
+        meter.count(hook, "other", "failed" if failure is None else "refused", () if failure is None else (failure,))
+
+    return Route(measured, turned_away)
+
+
+def _mutated(state: AdmissionState, review: Review, gates: Gates | None, meter: ReviewMeter, now: int) -> bytes:
+    answered = mutate(state, review, gates, now)
+    known = (review.operation, review.target) == _MUTATED
+    meter.count("mutate", review.target, "allowed" if known else "denied", () if known else (_unknown(review),))
+    return answered
+
+
+def _validated(
+    state: AdmissionState, review: Review, denied: Callable[[Review, Deny], None], meter: ReviewMeter, now: int
+) -> bytes:
     decision = validate(state, review, now)
     if isinstance(decision, Deny):
         denied(review, decision)
-    noted = decision.failures if isinstance(decision, Deny) else (*decision.warnings, *decision.audited)
-    if noted or (isinstance(decision, Allow) and decision.exemptions):
-        structlog.get_logger().info(
-            "pod_denied" if isinstance(decision, Deny) else "pod_allowed_against_policy",
-            target=review.target,
-            operation=review.operation,
-            namespace=review.namespace,
-            name=review.name,
-            dry_run=review.dry_run,
-            reasons=reasons_of(noted),
-            exemptions=[] if isinstance(decision, Deny) else list(decision.exemptions),
-        )
+        meter.count("validate", review.target, "denied", decision.failures)
+        _log(review, "pod_denied", decision.failures, ())
+        return answer(review, decision)
+    outcome: Outcome = "allowed"
+    if decision is not ALLOW:
+        outcome = "warned" if decision.warnings or decision.exemptions else "audited" if decision.audited else "allowed"
+    noted = (*decision.warnings, *decision.audited)
+    meter.count("validate", review.target, outcome, noted)
+    if noted or decision.exemptions:
+        _log(review, "pod_allowed_against_policy", noted, decision.exemptions)
     return answer(review, decision)
+
+
+def _log(review: Review, event: str, failures: tuple[Failure, ...], exemptions: tuple[str, ...]) -> None:
+    structlog.get_logger().info(
+        event,
+        target=review.target,
+        operation=review.operation,
+        namespace=review.namespace,
+        name=review.name,
+        dry_run=review.dry_run,
+        reasons=reasons_of(failures),
+        exemptions=list(exemptions),
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from admission import protocol, server
-from admission.direct import DirectApp
+from admission.direct import DirectApp, Route
 from admission.http_edge import service_app
 from admission.webhook import webhook_app
 from tests.admission.served import Certificate, make_certificate, served, trusting
@@ -88,7 +88,7 @@ class Tasks:
     def __init__(self) -> None:
         self.in_task: list[bool] = []
         app = service_app(lambda: None, 60)
-        self.app = DirectApp(app, {"/validate": self._handle}, 1_000_000)
+        self.app = DirectApp(app, {"/validate": Route(self._handle)}, 1_000_000)
 
     def _handle(self, body: bytes) -> bytes:
         self.in_task.append(asyncio.current_task() is not None)
@@ -136,7 +136,7 @@ def test_answers_keep_the_order_of_their_requests_whichever_way_they_went(
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    app = DirectApp(slow, {"/validate": Tasks()._handle}, 1_000_000)
+    app = DirectApp(slow, {"/validate": Route(Tasks()._handle)}, 1_000_000)
     with connected(app, certificate) as connection:
         connection.sendall(a_request("x", path="/slow"))
         time.sleep(pause)
@@ -177,7 +177,7 @@ def test_a_fault_of_ours_is_a_500_either_way(certificate: Certificate) -> None:
     def broken(_: bytes) -> bytes:
         raise RuntimeError("inner words")
 
-    app = DirectApp(service_app(lambda: None, 60), {"/validate": broken}, 1_000_000)
+    app = DirectApp(service_app(lambda: None, 60), {"/validate": Route(broken)}, 1_000_000)
     with connected(app, certificate) as connection:
         for pieces in (1, 2):
             request = a_request()
@@ -192,7 +192,7 @@ def test_a_refusal_of_the_handler_has_the_status_of_its_kind(certificate: Certif
     def refusing(_: bytes) -> bytes:
         raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, "review")
 
-    app = DirectApp(service_app(lambda: None, 60), {"/validate": refusing}, 1_000_000)
+    app = DirectApp(service_app(lambda: None, 60), {"/validate": Route(refusing)}, 1_000_000)
     with connected(app, certificate) as connection:
         connection.sendall(a_request())
         status, _, document = an_answer(connection, bytearray())

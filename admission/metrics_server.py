@@ -1,0 +1,64 @@
+"""`GET /metrics` on a port of its own, in a thread of its own: who reads figures is not in the way of decisions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from admission.protocol import bounded_protocol
+from admission.server import bound_socket
+from admission.settings import Listen
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+MAX_CONNECTIONS = 16
+MAX_CONNECTIONS_PER_ADDRESS = 8
+STOP_SECONDS = 5.0
+
+
+@contextmanager
+def serving_metrics(text: Callable[[], bytes], listen: Listen) -> Iterator[int]:
+    """The port where `text()` is served at /metrics while the block runs, over plain HTTP.
+
+    Raises Unavailable `address-unavailable`.
+    """
+    listening = bound_socket(listen)
+    config = uvicorn.Config(
+        metrics_app(text),
+        http=bounded_protocol(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(STOP_SECONDS)
+
+
+def metrics_app(text: Callable[[], bytes]) -> ASGIApp:
+    """`GET /metrics` and nothing else."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - an ASGI application's signature
+        if scope["path"] != "/metrics":
+            status, kind, body = 404, b"text/plain", b""
+        elif scope["method"] not in ("GET", "HEAD"):
+            status, kind, body = 405, b"text/plain", b""
+        else:
+            status, kind, body = 200, CONTENT_TYPE, text()
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
