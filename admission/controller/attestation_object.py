@@ -1,7 +1,7 @@
 """The NodeAttestation of a node: what is in it, and when it is written again. Pure.
 
-Webhook and broker take nothing but the signed result from it. The rest is for people, and one time is for us: since
-when the node does not pass, which a controller that takes over must know.
+Webhook and broker take nothing but the signed result from it. The rest is for people, and two facts are for us, which a
+controller that takes over must know: since when the node does not pass, and which policies it lost.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from verifier.wire.result import AttestationResult
 
 VERIFIED = "Verified"
 LABELLED = "Labelled"
+LOST = "PoliciesLost"
+"""Its message is the names of the policies, with commas between them, and nothing else."""
 MAX_SHOWN = 8
 
 
@@ -39,8 +41,13 @@ def attestation_object(standing: NodeStanding) -> dict[str, Any]:
     }
 
 
-def attestation_status(standing: NodeStanding, entry: Entry, before: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """The status that tells how the node stands at `now`; `before` is the object's status until now."""
+def attestation_status(
+    standing: NodeStanding, entry: Entry, before: Mapping[str, Any], lost: frozenset[str], now: int
+) -> dict[str, Any]:
+    """The status that tells how the node stands at `now`; `before` is the object's status until now.
+
+    `lost` are the policies for whose loss the node is to carry the taint.
+    """
     result = entry.result
     status: dict[str, Any] = {
         "result": entry.token,
@@ -48,7 +55,7 @@ def attestation_status(standing: NodeStanding, entry: Entry, before: Mapping[str
         "policies": [
             {"name": part.policy.name, "result": "Fail" if part.failures else "Pass"} for part in standing.policies
         ],
-        "conditions": _conditions(standing, before, now),
+        "conditions": _conditions(standing, before, lost, now),
     }
     if result.linux_boot_id is not None:
         status["bootID"] = result.linux_boot_id
@@ -59,8 +66,13 @@ def attestation_status(standing: NodeStanding, entry: Entry, before: Mapping[str
     return status
 
 
-def _conditions(standing: NodeStanding, before: Mapping[str, Any], now: int) -> list[dict[str, Any]]:
-    return [_verified(standing, before, now), _labelled(standing, before, now)]
+def _conditions(
+    standing: NodeStanding, before: Mapping[str, Any], lost: frozenset[str], now: int
+) -> list[dict[str, Any]]:
+    conditions = [_verified(standing, before, now), _labelled(standing, before, now)]
+    if lost:
+        conditions.append(condition(before, LOST, "True", "Tainted", ",".join(sorted(lost)), now))
+    return conditions
 
 
 def _verified(standing: NodeStanding, before: Mapping[str, Any], now: int) -> dict[str, Any]:
@@ -84,6 +96,12 @@ def _labelled(standing: NodeStanding, before: Mapping[str, Any], now: int) -> di
 
 def _sentences(failures: tuple[Failure, ...]) -> str:
     return " ".join(f"{failure.code.value} ({failure.line()})." for failure in failures[:MAX_SHOWN])
+
+
+def recorded_losses(status: Mapping[str, Any]) -> frozenset[str]:
+    """The policies that the node lost and did not hold again, as far as `status` tells."""
+    names = [part.get("message") for part in status.get("conditions") or [] if part.get("type") == LOST]
+    return frozenset(str(names[0]).split(",")) if names else frozenset()
 
 
 def unproven_since(standing: NodeStanding, before: Mapping[str, Any], now: int) -> int | None:
@@ -136,5 +154,6 @@ def _meaning(status: Mapping[str, Any]) -> tuple[object, ...]:
         status.get("baseline"),
         status.get("policies"),
         [(part.get("type"), part.get("status"), part.get("reason")) for part in conditions],
+        recorded_losses(status),
         "result" in status,
     )

@@ -2,7 +2,12 @@
 
 `nodewarden.node-restriction.kubernetes.io/verified` says that it passes some policy, `.../<policy>` which. The taint is
 for dedicated nodes, where a policy asks for it: its value names a policy that the node held and lost, and it goes when
-the node holds that one again.
+the node holds all those again. Which were lost stands in the NodeAttestation before any label goes, so that a
+controller that takes over leaves no taint out and takes none off too soon.
+
+What is taken off is only what we put on. A taint of our key under the name of no policy came with the node (kubelets
+may register with it, so that nothing runs there before it is verified), or from a policy that was deleted: it stays
+until the node is labelled. One with an effect that we never write is not ours.
 """
 
 from __future__ import annotations
@@ -11,10 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from admission.controller.observed import ObservedNode
-from admission.controller.standing import NodeStanding, PolicyStanding
+from admission.controller.standing import NodeStanding
 from admission.trust_objects import UNVERIFIED_TAINT, VERIFIED_LABEL_PREFIX
 
 VERIFIED_LABEL = VERIFIED_LABEL_PREFIX + "verified"
+_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 def labels_wanted(standing: NodeStanding) -> Mapping[str, str]:
@@ -40,25 +46,40 @@ def label_patch(observed: ObservedNode, wanted: Mapping[str, str]) -> dict[str, 
     return {"metadata": {"uid": observed.node.uid, "labels": {**wanted, **gone}}}
 
 
-def taints_wanted(observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> list[dict[str, Any]]:
-    """All taints that the node shall have: those of others untouched, ours where a policy asks for it.
+def lost_policies(
+    observed: ObservedNode, standing: NodeStanding, recorded: frozenset[str], unreadable: frozenset[str]
+) -> frozenset[str]:
+    """Names of the policies that ask for the taint, that the node held, and that it does not pass now.
 
-    `held` are the keys of labels that the node was seen to carry. NoSchedule comes with every loss, NoExecute with a
-    fallen verdict only: on mere silence pods run on.
+    It held those whose label it carries, those that were `recorded` as lost, and the one that its taint names. What
+    became of a policy whose object is `unreadable` is not known: it stays lost.
     """
-    others = [dict(taint) for taint in observed.taints if taint.get("key") != UNVERIFIED_TAINT]
-    ours = [taint for taint in observed.taints if taint.get("key") == UNVERIFIED_TAINT]
-    lost = _lost(standing, held, {str(taint.get("value")) for taint in ours})
-    if lost is None:
-        return others
-    effects = {str(taint.get("effect")) for taint in ours} & {"NoSchedule", "NoExecute"} | {"NoSchedule"}
-    if lost.fallen:
-        effects.add("NoExecute")
+    known = recorded | {str(taint.get("value")) for taint in observed.taints if _is_ours(taint)}
+    lost = {
+        part.policy.name
+        for part in standing.policies
+        if part.policy.on_loss.taint
+        and part.failures
+        and (VERIFIED_LABEL_PREFIX + part.policy.name in observed.labels or part.policy.name in known)
+    }
+    return frozenset(lost | (known & unreadable))
+
+
+def taints_wanted(observed: ObservedNode, standing: NodeStanding, lost: frozenset[str]) -> list[dict[str, Any]]:
+    """All taints that the node shall have: those of others untouched, ours where it `lost` a policy that asks for it.
+
+    NoSchedule comes with every loss, NoExecute with a fallen verdict only: on mere silence pods run on.
+    """
+    if not lost:
+        return [dict(taint) for taint in observed.taints if not _is_ours(taint) or _stays(taint, standing)]
+    ours = [taint for taint in observed.taints if _is_ours(taint)]
+    fallen = {part.policy.name for part in standing.policies if part.fallen} & lost
+    effects = {str(taint.get("effect")) for taint in ours} | {"NoSchedule"} | ({"NoExecute"} if fallen else set())
     times = {str(taint.get("effect")): taint["timeAdded"] for taint in ours if "timeAdded" in taint}
-    return others + [
+    return [dict(taint) for taint in observed.taints if not _is_ours(taint)] + [
         {
             "key": UNVERIFIED_TAINT,
-            "value": lost.policy.name,
+            "value": min(fallen or lost),
             "effect": effect,
             **({"timeAdded": times[effect]} if effect in times else {}),
         }
@@ -66,16 +87,13 @@ def taints_wanted(observed: ObservedNode, standing: NodeStanding, held: frozense
     ]
 
 
-def _lost(standing: NodeStanding, held: frozenset[str], named: set[str]) -> PolicyStanding | None:
-    lost = [
-        part
-        for part in standing.policies
-        if part.policy.on_loss.taint
-        and part.failures
-        and (VERIFIED_LABEL_PREFIX + part.policy.name in held or part.policy.name in named)
-    ]
-    # The worst first, so that NoExecute is not missed where several policies were lost.
-    return min(lost, key=lambda part: (not part.fallen, part.policy.name), default=None)
+def _is_ours(taint: Mapping[str, Any]) -> bool:
+    return taint.get("key") == UNVERIFIED_TAINT and taint.get("effect") in _EFFECTS
+
+
+def _stays(taint: Mapping[str, Any], standing: NodeStanding) -> bool:
+    set_by_us = taint.get("value") in {part.policy.name for part in standing.policies}
+    return not set_by_us and not standing.labelled
 
 
 def taint_patch(observed: ObservedNode, wanted: list[dict[str, Any]]) -> dict[str, Any] | None:

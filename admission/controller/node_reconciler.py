@@ -10,8 +10,6 @@ A step that the API server refuses does not hold up those after it; the whole is
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import structlog
 
@@ -19,6 +17,7 @@ from admission.clock import Clock
 from admission.controller.attestation_object import (
     attestation_object,
     attestation_status,
+    recorded_losses,
     refresh_at,
     unproven_since,
     write_due,
@@ -30,13 +29,13 @@ from admission.controller.node_marks import (
     both,
     label_patch,
     labels_wanted,
-    our_labels,
+    lost_policies,
     taint_patch,
     taints_wanted,
 )
-from admission.controller.observed import ObservedNode
+from admission.controller.observed import ObservedNode, observe_node
 from admission.controller.results_book import Entry, ResultsBook
-from admission.controller.revocation import revoke_leases
+from admission.controller.revocation import RevocationOrders
 from admission.controller.standing import NodeStanding, standing_of
 from admission.controller.view import OURS, ControllerView, Kept
 from admission.controller.writer import Writer
@@ -62,11 +61,11 @@ class NodeReconciler:
     ) -> None:
         self._view, self._book, self._writer, self._evictions = view, book, writer, evictions
         self._clock = clock
+        self._orders = RevocationOrders(view, writer)
         self._fell_at: dict[str, float] = {}
         self._unwritten: dict[str, float] = {}
         self._stored: dict[str, str] = {}
         self._ending: dict[str, frozenset[str]] = {}
-        self._held: dict[str, frozenset[str]] = {}
         self._pods_wait: set[str] = set()
 
     def oldest_unwritten_seconds(self) -> float:
@@ -86,12 +85,13 @@ class NodeReconciler:
         entry = self._book.entry(name)
         fell_at = self._note_fall(name, standing)
         refused: list[Refusal] = []
-        before: Mapping[str, Any] = {}
+        before = {} if kept is None or kept.value != observed.node.uid else kept.status
+        # Recorded with the first step, before any label goes: whoever takes over then knows what was lost.
+        lost = lost_policies(observed, standing, recorded_losses(before), self._view.unreadable_policies())
         try:
             kept = self._current(kept, standing, entry)
-            before = {} if kept is None else kept.status
             if kept is not None and entry is not None:
-                self._write_status(kept, standing, entry, now)
+                self._write_status(kept, standing, entry, lost, now)
             self._unwritten.pop(name, None)
         except Refusal as refusal:
             refused.append(refusal)
@@ -99,13 +99,12 @@ class NodeReconciler:
         if fell_at is not None:
             # 2. and 3.: the head start ends when all are revoked, and after a second in any case.
             left = REVOCATION_HEAD_START_SECONDS - (time.monotonic() - fell_at)
-            open_leases = revoke_leases(self._view, self._writer, standing, now, refused)
+            open_leases = self._orders.revoke(standing, now, refused)
             if open_leases and left > 0:
                 return min(left, 0.1)
             looks.append(1.0 if open_leases else None)
         try:
-            held = self._held[name] = self._held.get(name, frozenset()) | frozenset(our_labels(observed))
-            if self._mark(observed, standing, held) and not refused and name not in self._pods_wait:
+            if self._mark(observed, standing, lost) and not refused and name not in self._pods_wait:
                 # Where many nodes fell at once, each loses its label before the pods of any are ended.
                 self._pods_wait.add(name)
                 return 0.0
@@ -143,9 +142,11 @@ class NodeReconciler:
         made = self._writer.create(ATTESTATIONS, attestation_object(standing))
         return Kept(str(node.uid), str(made["metadata"]["uid"]), 1, {})
 
-    def _write_status(self, kept: Kept[str], standing: NodeStanding, entry: Entry, now: int) -> None:
+    def _write_status(
+        self, kept: Kept[str], standing: NodeStanding, entry: Entry, lost: frozenset[str], now: int
+    ) -> None:
         name, before = standing.node.name, kept.status
-        wanted = attestation_status(standing, entry, before, now)
+        wanted = attestation_status(standing, entry, before, lost, now)
         stored = before.get("result")
         # Attack: a result written into the object by someone else. It fools nobody, and does not stay.
         foreign = stored not in (entry.token, self._stored.get(name))
@@ -156,24 +157,26 @@ class NodeReconciler:
         self._view.attestations.told(self._writer.merge(f"{ATTESTATIONS}/{name}/status", body))
         self._stored[name] = entry.token
 
-    def _mark(self, observed: ObservedNode, standing: NodeStanding, held: frozenset[str]) -> bool:
+    def _mark(self, observed: ObservedNode, standing: NodeStanding, lost: frozenset[str]) -> bool:
         """The node has the labels and taints that it shall have. Returns whether anything was written for that."""
-        name = observed.node.name
         labels = label_patch(observed, labels_wanted(standing))
-        taints = taint_patch(observed, taints_wanted(observed, standing, held))
+        taints = taint_patch(observed, taints_wanted(observed, standing, lost))
         patch = both(labels, taints)
         if patch is None:
             return False
-        path = f"/api/v1/nodes/{name}"
+        path = f"/api/v1/nodes/{observed.node.name}"
         try:
             self._view.nodes.told(self._writer.merge(path, patch))
         except KubeConflict:
-            # Taints are one list, which others write too: they come again with the next version. Labels do not wait.
-            if labels is None or taints is None:
+            if labels is None:
                 raise
-            self._view.nodes.told(self._writer.merge(path, labels))
+            # Taints are one list, which others write too, so they need the newest version. Labels do not wait for it.
+            fresh = self._writer.merge(path, labels)
             self._note_marks(observed, standing)
-            raise
+            newest = observe_node(fresh)
+            taints = taint_patch(newest, taints_wanted(newest, standing, lost))
+            self._view.nodes.told(fresh if taints is None else self._writer.merge(path, taints))
+            return True
         if labels is not None:
             self._note_marks(observed, standing)
         return True
@@ -217,5 +220,4 @@ class NodeReconciler:
         self._fell_at.pop(name, None)
         self._unwritten.pop(name, None)
         self._stored.pop(name, None)
-        self._held.pop(name, None)
         self._pods_wait.discard(name)

@@ -20,34 +20,6 @@ from admission.kube import KubeNotFound, KubeUnavailable
 from admission.lease_records import REQUESTED
 from verifier.wire.failures import Refusal
 
-
-def revoke_leases(
-    view: ControllerView, writer: Writer, standing: NodeStanding, now: int, refused: list[Refusal]
-) -> int:
-    """Every lease of the node is ordered revoked, or `refused` says why not. Returns how many are not confirmed yet.
-
-    By the node's name: leases of an earlier Node object of the same name fall with it.
-    """
-    open_leases = 0
-    for (_, name), kept in view.releases.objects.copy().items():
-        if kept.value.get("nodeName") != standing.node.name or "revokedAt" in kept.status:
-            continue
-        open_leases += 1
-        if condition_since(kept.status, REQUESTED, "True") is not None:
-            continue
-        message = f"node {standing.node.name} lost its verdict"
-        asked = condition(kept.status, REQUESTED, "True", "NodeFell", message, now)
-        others = [part for part in kept.status.get("conditions") or [] if part.get("type") != REQUESTED]
-        try:
-            body = {"metadata": {"uid": kept.uid}, "status": {"conditions": [*others, asked]}}
-            writer.merge(f"{OURS}/secretreleases/{name}/status", body)
-        except KubeNotFound:
-            open_leases -= 1
-        except Refusal as refusal:
-            refused.append(refusal)
-    return open_leases
-
-
 ORDERS_AT_ONCE = 8
 MAX_REMEMBERED = 10_000
 
@@ -69,8 +41,8 @@ class RevocationOrders:
         """
         open_leases = 0
         with self._lock:
-            for (_, name), kept in self._view.releases.objects.copy().items():
-                if kept.value.get("nodeName") != standing.node.name or "revokedAt" in kept.status:
+            for name, kept in self._view.releases_of(standing.node.name):
+                if "revokedAt" in kept.status:
                     continue
                 open_leases += 1
                 if condition_since(kept.status, REQUESTED, "True") is not None:

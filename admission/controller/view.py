@@ -52,6 +52,7 @@ class ControllerView:
         self._lock = threading.Lock()
         self._by_node: dict[str, dict[Key, ObservedPod]] = {}
         self._gated: dict[Key, ObservedPod] = {}
+        self._releases: dict[str, dict[Key, Kept[Mapping[str, Any]]]] = {}
         self._by_subject: dict[tuple[str, str], tuple[SensitiveWorkload, ...]] = {}
         self.nodes: Mirror[ObservedNode] = Mirror(client, "/api/v1/nodes", observe_node, self._node_changed)
         self.pods: Mirror[ObservedPod] = Mirror(client, "/api/v1/pods", observe_pod, self._pod_changed)
@@ -109,6 +110,10 @@ class ControllerView:
         """Every readable policy, by name."""
         return tuple(sorted((kept.value for kept in self.policies.values()), key=lambda policy: policy.name))
 
+    def unreadable_policies(self) -> frozenset[str]:
+        """Names of the policies that exist and cannot be read."""
+        return frozenset(name for _, name in self.policies.unreadable)
+
     def pods_on(self, node_name: str) -> tuple[ObservedPod, ...]:
         """The pods that are bound to the node and whose containers are not over."""
         with self._lock:
@@ -119,6 +124,11 @@ class ControllerView:
         """The pods that wait at our gate."""
         with self._lock:
             return tuple(self._gated.values())
+
+    def releases_of(self, node_name: str) -> tuple[tuple[str, Kept[Mapping[str, Any]]], ...]:
+        """The SecretReleases of leases on nodes of this name, each with its own name."""
+        with self._lock:
+            return tuple((key[1], kept) for key, kept in self._releases.get(node_name, {}).items())
 
     def intruders(self, node_name: str) -> tuple[str, ...]:
         """The pods on the node that could act upon it and are not on the list of those that may."""
@@ -186,8 +196,13 @@ class ControllerView:
         self._changed("everything", "")
 
     def _release_changed(
-        self, _key: Key, old: Kept[Mapping[str, Any]] | None, new: Kept[Mapping[str, Any]] | None
+        self, key: Key, old: Kept[Mapping[str, Any]] | None, new: Kept[Mapping[str, Any]] | None
     ) -> None:
+        with self._lock:
+            if old is not None:
+                self._releases.get(str(old.value.get("nodeName")), {}).pop(key, None)
+            if new is not None:
+                self._releases.setdefault(str(new.value.get("nodeName")), {})[key] = new
         for kept in (old, new):
             if kept is not None:
                 self._changed("node", str(kept.value.get("nodeName")))

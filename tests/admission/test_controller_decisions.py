@@ -7,18 +7,24 @@ from typing import Any
 import pytest
 
 from admission.cluster_objects import NodeUid, Reader
-from admission.controller.attestation_object import attestation_status, refresh_at, unproven_since, write_due
+from admission.controller.attestation_object import (
+    attestation_status,
+    recorded_losses,
+    refresh_at,
+    unproven_since,
+    write_due,
+)
 from admission.controller.loss import Fate, fate_of, next_step
-from admission.controller.node_marks import VERIFIED_LABEL, label_patch, labels_wanted, taint_patch, taints_wanted
+from admission.controller.node_marks import labels_wanted
 from admission.controller.node_set import node_set
-from admission.controller.observed import ObservedNode, ObservedPod, host_reach, observe_node, observe_pod
+from admission.controller.observed import ObservedPod, host_reach, observe_node, observe_pod
 from admission.controller.results_book import Entry
 from admission.controller.scan import policy_status, scan_workload, workload_status
 from admission.controller.standing import NodeStanding, standing_of
 from admission.controller.view import allowed_subjects
 from admission.pod_rules import govern
-from admission.trust_objects import UNVERIFIED_TAINT, VERIFIED_LABEL_PREFIX, OnLoss, StricterRule
-from tests.admission.world import IMAGE, NODE, NODE_UID, NOW, a_cluster, a_node, a_pod, a_policy, a_result, a_workload
+from admission.trust_objects import VERIFIED_LABEL_PREFIX, OnLoss, StricterRule
+from tests.admission.world import IMAGE, NODE, NOW, a_cluster, a_node, a_pod, a_policy, a_result, a_workload
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
 from verifier.wire.result import AttestationResult, BaselineRef, Submodule, Verdict
@@ -112,75 +118,14 @@ def test_a_node_with_intruders_passes_and_is_not_labelled() -> None:
     assert not labels_wanted(standing)
 
 
-# --- labels and taints ---
-
-
-def observed(labels: dict[str, str] | None = None, taints: tuple[dict[str, Any], ...] = ()) -> ObservedNode:
-    return ObservedNode(a_node(), labels or {}, taints, "7")
-
-
-def test_labels_are_put_on_the_node_that_was_read_only() -> None:
-    patch = label_patch(observed({"other": "x"}), labels_wanted(a_standing()))
-    assert patch == {"metadata": {"uid": NODE_UID, "labels": {VERIFIED_LABEL: "true", HOLDS: "true"}}}
-
-
-def test_a_forged_label_of_our_prefix_goes_whatever_it_says() -> None:
-    forged = VERIFIED_LABEL_PREFIX + "made-up"
-    patch = label_patch(observed({forged: "true", HOLDS: "maybe"}), {})
-    assert patch == {"metadata": {"uid": NODE_UID, "labels": {forged: None, HOLDS: None}}}
-
-
-def test_a_node_that_has_its_labels_is_left_alone() -> None:
-    assert label_patch(observed({VERIFIED_LABEL: "true", HOLDS: "true"}), labels_wanted(a_standing())) is None
-
-
-TAINTING = a_policy(on_loss=OnLoss(taint=True))
-OTHER_TAINT = {"key": "other", "effect": "NoSchedule"}
-
-
-def effects(taints: list[dict[str, Any]]) -> set[str]:
-    return {taint["effect"] for taint in taints if taint["key"] == UNVERIFIED_TAINT}
-
-
-@pytest.mark.parametrize(
-    ("policy", "labels", "result", "now", "expected"),
-    [
-        (TAINTING, {HOLDS: "true"}, a_result(**BAD), NOW, {"NoSchedule", "NoExecute"}),
-        (TAINTING, {HOLDS: "true"}, a_result(), NOW + 999, {"NoSchedule"}),
-        (TAINTING, {HOLDS: "true"}, a_result(), NOW, set()),
-        (TAINTING, {}, a_result(**BAD), NOW, set()),
-        (a_policy(), {HOLDS: "true"}, a_result(**BAD), NOW, set()),
-    ],
-    ids=["fallen", "silent", "passing", "never held", "not asked for"],
-)
-def test_the_taint_marks_a_loss_where_the_policy_asks(
-    policy: Any, labels: dict[str, str], result: AttestationResult, now: int, expected: set[str]
-) -> None:
-    standing = a_standing(policies=(policy,), result=result, now=now)
-    wanted = taints_wanted(observed(labels, (OTHER_TAINT,)), standing, frozenset(labels))
-    assert wanted[0] == OTHER_TAINT
-    assert effects(wanted) == expected
-
-
-def test_the_taint_stays_until_the_lost_policy_is_held_again() -> None:
-    taint = {"key": UNVERIFIED_TAINT, "value": "h200-prod", "effect": "NoExecute"}
-    silent = a_standing(policies=(TAINTING,), now=NOW + 999)
-    assert effects(taints_wanted(observed({}, (taint,)), silent, frozenset())) == {"NoSchedule", "NoExecute"}
-    assert taints_wanted(observed({}, (taint,)), a_standing(policies=(TAINTING,)), frozenset()) == []
-
-
-def test_taints_are_written_on_the_version_that_was_read() -> None:
-    node = observed({}, (OTHER_TAINT, {"key": UNVERIFIED_TAINT, "effect": "NoSchedule", "value": "gone"}))
-    patch = taint_patch(node, taints_wanted(node, a_standing(), frozenset()))
-    assert patch == {"metadata": {"uid": NODE_UID, "resourceVersion": "7"}, "spec": {"taints": [OTHER_TAINT]}}
-
-
 # --- the NodeAttestation ---
 
 
-def status_of(standing: NodeStanding, before: dict[str, Any], jwt: str = "t1", now: int = NOW) -> dict[str, Any]:
+def status_of(
+    standing: NodeStanding, before: dict[str, Any], jwt: str = "t1", now: int = NOW, lost: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     assert standing.result is not None
-    return attestation_status(standing, Entry(jwt, standing.result), before, now)
+    return attestation_status(standing, Entry(jwt, standing.result), before, lost, now)
 
 
 def test_an_attestation_is_written_first_and_then_not_again_for_a_like_result() -> None:
@@ -215,6 +160,16 @@ def test_an_attestation_is_written_at_once_when_something_changed(result: Attest
     first = status_of(a_standing(), {})
     changed = a_standing(result=result)
     assert write_due(first, status_of(changed, first, "t2"), changed, NOW + 1)
+
+
+def test_which_policies_were_lost_is_recorded_at_once_and_until_all_are_held() -> None:
+    standing = a_standing(result=a_result(**BAD))
+    first = status_of(standing, {}, lost=frozenset({"h200-prod"}))
+    assert recorded_losses(first) == {"h200-prod"}
+    both = status_of(standing, first, lost=frozenset({"h200-prod", "strict"}))
+    assert write_due({**first, "result": "t1"}, both, standing, NOW)
+    assert recorded_losses(both) == {"h200-prod", "strict"}
+    assert recorded_losses(status_of(a_standing(), both)) == frozenset()
 
 
 def test_each_further_bad_result_is_written_at_once() -> None:

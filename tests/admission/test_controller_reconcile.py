@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,8 @@ from admission.controller.view import ControllerView, Kept
 from admission.controller.writer import Writer
 from admission.kube import KubeClient, KubeConflict, KubeDenied, KubeUnavailable
 from admission.results import InMemorySequences, ResultVerifier
-from admission.trust_objects import ATTESTATION_GATE, VERIFIED_LABEL_PREFIX, OnLoss
+from admission.trust_objects import ATTESTATION_GATE, UNVERIFIED_TAINT, VERIFIED_LABEL_PREFIX, OnLoss
+from tests.admission.test_controller_work import eventually
 from tests.admission.world import (
     AUDIENCE,
     ISSUER,
@@ -52,13 +54,17 @@ class Api:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, Any]] = []
         self.refuses: dict[str, Refusal] = {}
+        self.answers: dict[str, list[Any]] = {}
 
     def request(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         self.requests.append((method, path, body))
         for part, refusal in self.refuses.items():
             if part in path:
                 raise refusal
-        return {"metadata": {"uid": "made"}}
+        answer = self.answers[path].pop(0) if self.answers.get(path) else {"metadata": {"uid": "made"}}
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
 
     def asked(self) -> list[tuple[str, str]]:
         return [(method, path) for method, path, _ in self.requests]
@@ -110,6 +116,11 @@ class World:
         old = self.view.pods.objects.get(key)
         self.view.pods.objects[key] = pod
         self.view._pod_changed(key, old, pod)
+
+    def put_release(self, name: str, kept: Kept[Any]) -> None:
+        old = self.view.releases.objects.get(("", name))
+        self.view.releases.objects[("", name)] = kept
+        self.view._release_changed(("", name), old, kept)
 
     def body_of(self, path: str) -> Any:
         return next(body for _, asked, body in self.api.requests if asked == path)
@@ -173,35 +184,78 @@ def test_a_fall_that_cannot_be_written_is_known_for_how_long(world: World) -> No
 
 def test_open_leases_have_a_head_start_over_the_label(world: World) -> None:
     lease = {"nodeName": NODE, "secret": "llm/key"}
-    world.view.releases.objects[("", "lease")] = Kept(lease, "u", 1, {})
+    world.put_release("lease", Kept(lease, "u", 1, {}))
     world.take(**BAD)
     again = world.nodes.reconcile(NODE)
     assert again is not None
-    assert again <= 0.1
+    assert 0 < again <= 0.1
     path = "/apis/nodewarden.dev/v1alpha1/secretreleases/lease/status"
+    eventually("it is ordered", lambda: len(world.api.requests) == 2)
     assert world.api.asked() == [("PATCH", f"{ATTESTATION}/status"), ("PATCH", path)]
     asked = world.body_of(path)["status"]
-    world.view.releases.objects[("", "lease")] = Kept(lease, "u", 1, {**asked, "revokedAt": "2027-01-15T08:00:00Z"})
+    world.put_release("lease", Kept(lease, "u", 1, {**asked, "revokedAt": "2027-01-15T08:00:00Z"}))
     world.api.requests.clear()
     world.nodes.reconcile(NODE)
     assert ("PATCH", f"/api/v1/nodes/{NODE}") in world.api.asked()
     assert ("PATCH", path) not in world.api.asked()
 
 
-def test_labels_do_not_wait_for_taints_that_conflict() -> None:
+def test_leases_that_nobody_answers_for_keep_the_label_for_a_second_only(world: World) -> None:
+    world.put_release("lease", Kept({"nodeName": NODE}, "u", 1, {}))
+    world.take(**BAD)
+    fell = time.monotonic()
+    while ("PATCH", f"/api/v1/nodes/{NODE}") not in world.api.asked():
+        again = world.nodes.reconcile(NODE)
+        time.sleep(0.0 if again is None else min(again, 0.1))
+    assert 0.9 < time.monotonic() - fell < 1.5
+
+
+NODE_PATH = f"/api/v1/nodes/{NODE}"
+CHANGED = KubeConflict(409, "Conflict", "nodes", "changed")
+
+
+def effects(patch: Any) -> set[str]:
+    return {taint["effect"] for taint in patch["spec"]["taints"]}
+
+
+def test_labels_do_not_wait_for_taints_that_conflict_and_taints_follow_at_once() -> None:
     world = World(taint=True)
     world.take(**BAD)
-    world.api.refuses["/api/v1/nodes/"] = KubeConflict(409, "Conflict", "nodes", "changed")
+    others = [{"key": "other", "effect": "NoSchedule"}]
+    metadata = {"name": NODE, "uid": NODE_UID, "resourceVersion": "8"}
+    world.api.answers[NODE_PATH] = [CHANGED, {"metadata": metadata, "spec": {"taints": others}}, {"metadata": {}}]
+    assert world.nodes.reconcile(NODE) == 0.0
+    first, labels, taints = (body for _, path, body in world.api.requests if path == NODE_PATH)
+    assert effects(first) == {"NoSchedule", "NoExecute"}
+    assert labels == {"metadata": {"uid": NODE_UID, "labels": {VERIFIED_LABEL: None, HOLDS: None}}}
+    assert taints["metadata"] == {"uid": NODE_UID, "resourceVersion": "8"}
+    assert taints["spec"]["taints"][0] == others[0]
+    assert effects(taints) == {"NoSchedule", "NoExecute"}
+
+
+def test_a_controller_that_takes_over_between_label_and_taint_leaves_no_taint_out() -> None:
+    world = World(taint=True)
+    world.take(**BAD)
+    world.api.answers[NODE_PATH] = [CHANGED, {"metadata": {"name": NODE, "uid": NODE_UID}}, CHANGED]
     with pytest.raises(KubeConflict):
-        world.nodes.reconcile(NODE)
-    bodies = [body for _, path, body in world.api.requests if path == f"/api/v1/nodes/{NODE}"]
-    assert ["spec" in body for body in bodies] == [True, False]
-    world.api.refuses.clear()
-    world.api.requests.clear()
+        world.reconcile()
+    stored = world.body_of(f"{ATTESTATION}/status")["status"]
+    world.view.attestations.objects[("", NODE)] = Kept(NODE_UID, "att", 1, stored)
     world.put_node({})
+    world.api.requests.clear()
+    successor = NodeReconciler(world.view, world.book, world.writer, world.evictions, lambda: world.now)
+    successor.reconcile(NODE)
+    assert effects(world.body_of(NODE_PATH)) == {"NoSchedule", "NoExecute"}
+
+
+def test_a_taint_that_came_with_the_node_stays_while_nothing_is_known_of_it() -> None:
+    world = World()
+    world.book._entries.clear()
+    del world.view.attestations.objects[("", NODE)]
+    taint = {"key": UNVERIFIED_TAINT, "effect": "NoSchedule"}
+    world.view.nodes.objects[("", NODE)] = ObservedNode(a_node(), {}, (taint,), "7")
     world.nodes.reconcile(NODE)
-    taints = world.body_of(f"/api/v1/nodes/{NODE}")["spec"]["taints"]
-    assert {taint["effect"] for taint in taints} == {"NoSchedule", "NoExecute"}
+    assert world.api.requests == []
 
 
 def test_a_replica_that_does_not_lead_writes_nothing() -> None:

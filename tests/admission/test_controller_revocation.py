@@ -39,11 +39,11 @@ class Leases:
         self.world.api.request = request  # type: ignore[method-assign]  # - a slow or broken server
         for number in range(count):
             self.show(number, {})
-        self.world.view.releases.objects[("", "other")] = Kept({"nodeName": "another"}, "other", 1, {})
+        self.world.put_release("other", Kept({"nodeName": "another"}, "other", 1, {}))
         self.orders = RevocationOrders(self.world.view, Writer(self.world.view.nodes._client, lambda: True))
 
     def show(self, number: int, status: dict[str, Any]) -> None:
-        self.world.view.releases.objects[("", str(number))] = Kept({"nodeName": NODE}, f"u{number}", 1, status)
+        self.world.put_release(str(number), Kept({"nodeName": NODE}, f"u{number}", 1, status))
 
     def revoke(self) -> tuple[int, list[Refusal]]:
         refused: list[Refusal] = []
