@@ -27,12 +27,16 @@ class _Poll:
     verifier: Verifier
     body: bytes
     proofs: int = 0
+    holds: int = 0
     started: asyncio.Event = field(default_factory=asyncio.Event)
     status: int = 0
     answer: bytes = b""
 
     def proved(self) -> None:
         self.proofs += 1
+
+    def held(self) -> None:
+        self.holds += 1
 
     async def run(self) -> None:
         scope: dict[str, Any] = {
@@ -79,7 +83,7 @@ def test_a_connection_is_a_nodes_while_its_request_is_held(tmp_path: Path) -> No
         poll = _Poll(http.verifier, _signed(forged))
         held = asyncio.ensure_future(poll.run())
         await asyncio.wait_for(poll.started.wait(), 5)
-        assert (poll.status, poll.answer, poll.proofs) == (200, b"", 1)
+        assert (poll.status, poll.answer, poll.proofs, poll.holds) == (200, b"", 1, 1)
         http.verifier.service.wanted.want(forged.enrolled.node_id)
         await asyncio.wait_for(held, 5)
         assert json.loads(poll.answer) == {"wanted": True}
@@ -121,7 +125,7 @@ def test_who_may_not_wait_is_told_so_at_once_and_proves_nothing(
         poll = _Poll(http.verifier, _signed(forged, label))
         await asyncio.wait_for(poll.run(), 5)
         assert json.loads(poll.answer)["code"] == code.value
-        assert poll.proofs == 0
+        assert (poll.proofs, poll.holds) == (0, 0)
 
     with_http(tmp_path, scenario)
 

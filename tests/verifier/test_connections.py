@@ -30,6 +30,9 @@ class _Connection:
     def proved(self) -> None:
         self.registry.proved(self)
 
+    def held(self) -> None:
+        self.registry.held(self)
+
 
 def _opened(registry: Connections, address: str, count: int) -> list[_Connection]:
     made = [_Connection(registry) for _ in range(count)]
@@ -79,13 +82,31 @@ def test_a_stranger_whose_requests_are_all_being_answered_may_open_no_more() -> 
     assert registry.opened(_Connection(registry), "192.0.2.2")
 
 
+def test_a_full_server_closes_the_oldest_held_poll_for_a_newcomer_and_idle_strangers_before_it() -> None:
+    registry = Connections(limit=4)
+    nodes = _opened(registry, "192.0.2.1", 3)
+    for node in nodes:
+        node.proved()
+    nodes[2].held()
+    nodes[1].held()
+    stranger, newcomer = _opened(registry, "192.0.2.9", 1) + _opened(registry, "192.0.2.2", 1)
+    assert [c.open for c in (*nodes, stranger, newcomer)] == [True, True, True, False, True]
+    newcomer.proved()
+    _opened(registry, "192.0.2.2", 1)[0].proved()
+    assert [node.open for node in nodes] == [True, True, False]
+    # Its poll was answered: it is a node's like any other, and there is no more room.
+    registry.released(nodes[1])
+    assert not registry.opened(_Connection(registry), "192.0.2.2")
+
+
 def test_nothing_is_kept_of_connections_that_are_gone() -> None:
     registry = Connections(limit=10)
     for connection in _opened(registry, "192.0.2.1", 5):
         connection.proved()
         connection.proved()
+        connection.held()
         registry.closed(connection)
-    assert (registry._count, registry._unproven, dict(registry._ages)) == (0, {}, {})
+    assert (registry._count, registry._unproven, dict(registry._ages), dict(registry._held)) == (0, {}, {}, {})
 
 
 def test_no_more_connections_are_taken_than_there_are_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 A connection has proved something once a request on it was accepted by an AK or a token. Attack: one address opens idle
 connections until no node can attest, and every verdict runs out.
+
+A long poll is a node's second connection. Where the server is full it is closed for a newcomer, who may have evidence:
+what the node would have heard it learns an interval later.
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ class Evictable(Protocol):
         """A request on it was accepted by an AK or a token."""
         ...
 
+    def held(self) -> None:
+        """It waits for word from us, and is worth less than one that may bring evidence."""
+        ...
+
 
 class Connections:
     """All connections of one server."""
@@ -42,17 +49,19 @@ class Connections:
         self._count = 0
         self._unproven: dict[str, OrderedDict[Evictable, None]] = {}
         self._ages: OrderedDict[Evictable, str] = OrderedDict()
+        self._held: OrderedDict[Evictable, None] = OrderedDict()
 
     def opened(self, connection: Evictable, address: str) -> bool:
         """Whether the connection may stay; room is made for it by closing the oldest idle one that proved nothing.
 
-        First among its own address's, where those are too many; else, where the server is full, among all.
+        First among its own address's, where those are too many; else, where the server is full, among all, and then
+        the oldest that is held.
         """
         network = network_of(address)
         own = self._unproven.get(network)
         if own is not None and len(own) >= self._per_address and not _evict_oldest(own):
             return False
-        if self._count >= self._limit and not _evict_oldest(self._ages):
+        if self._count >= self._limit and not _evict_oldest(self._ages) and not self._evict_held():
             return False
         self._count += 1
         self._ages[connection] = network
@@ -68,10 +77,25 @@ class Connections:
             if not own:
                 del self._unproven[network]
 
+    def held(self, connection: Evictable) -> None:
+        """A long poll is being held on this connection, until `released`."""
+        self._held[connection] = None
+
+    def released(self, connection: Evictable) -> None:
+        """Nothing is held on this connection."""
+        self._held.pop(connection, None)
+
     def closed(self, connection: Evictable) -> None:
         """A connection that was `opened` is no more."""
         self.proved(connection)
+        self.released(connection)
         self._count -= 1
+
+    def _evict_held(self) -> bool:
+        for connection in self._held:
+            connection.evict()
+            return True
+        return False
 
 
 def _evict_oldest(candidates: OrderedDict[Evictable, None] | OrderedDict[Evictable, str]) -> bool:

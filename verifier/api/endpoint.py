@@ -67,6 +67,8 @@ class Answer:
     status: int = 200
     content_type: str = "application/json"
     parts: AsyncGenerator[bytes, None] | None = None
+    held: bool = False
+    """It waits for something to say, and its connection may be closed for another's."""
 
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -123,7 +125,7 @@ class Endpoint:
         )
         answer = await self._handler(call)
         if self.access is not Access.OPEN:
-            prove_connection(scope)
+            prove_connection(scope, held=answer.held)
         return answer
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Identity | None:
@@ -165,11 +167,13 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     return _entropy.take(8).hex()
 
 
-def prove_connection(scope: Scope) -> None:
+def prove_connection(scope: Scope, *, held: bool) -> None:
     """The connection on which the request came is no stranger's any more."""
     connection: Evictable | None = scope.get(SCOPE_KEY)
     if connection is not None:
         connection.proved()
+        if held:
+            connection.held()
 
 
 def address_of(scope: Scope) -> str:

@@ -59,6 +59,11 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._registered:
                 self.registry.proved(self)
 
+    def held(self) -> None:
+        """The request on this connection is a long poll."""
+        if self._registered:
+            self.registry.held(self)
+
     def _leave(self) -> None:
         if self._registered:
             self._registered = False
@@ -92,6 +97,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self.registry.released(self)
         if not self.pipeline:
             self._whole = False
             self._in_head = True

@@ -109,7 +109,7 @@ class _Handlers:
         node_id = await self._parts.service.attest_now(call.body)
         # In parts: the connection counts as a node's from now on. Attack, or just a fleet behind one address: held
         # requests on connections that have proved nothing yet, until no node of that address gets another.
-        return Answer(b"", parts=_wanted(self._parts.service.wanted, node_id))
+        return Answer(b"", parts=_wanted(self._parts.service.wanted, node_id), held=True)
 
     async def begin_enrolment(self, call: Call) -> Answer:
         return Answer(await self._parts.enrolment.begin(call.body, call.request_id), 201)
