@@ -5,17 +5,18 @@ No retries here: a command says at once that it failed, and only the daemon trie
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import zstandard
 
-from verifier.wire.challenge import ChallengeResponse
+from verifier.wire.challenge import AttestNowResponse, ChallengeResponse
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json
 from verifier.wire.enrolment import ActivationRequest, ActivationResponse, EnrolmentRequest, EnrolmentResponse
@@ -42,6 +43,7 @@ class Client:
     def __init__(self, http: httpx.Client, exchange_seconds: float) -> None:
         self._http = http
         self._exchange_seconds = exchange_seconds
+        self._socket: socket.socket | None = None
 
     def enrol(self, request: EnrolmentRequest) -> EnrolmentResponse:
         """POST /v1/enrolments. Raises as `_post`."""
@@ -54,6 +56,10 @@ class Client:
     def challenge(self, request: SignedRequest) -> ChallengeResponse:
         """POST /v1/challenges."""
         return self._post(ChallengeResponse, "/v1/challenges", encode_signed_request(request))
+
+    def attest_now(self, request: SignedRequest) -> bool:
+        """POST /v1/attest-now: whether evidence is wanted before the interval is over. Held for most of a minute."""
+        return self._post(AttestNowResponse, "/v1/attest-now", encode_signed_request(request)).wanted
 
     def send_evidence(self, bundle: bytes) -> EvidenceResponse:
         """POST /v1/evidence. A bad verdict is an answer, not an error."""
@@ -75,6 +81,14 @@ class Client:
         with self._exchange("GET", path, None) as (status, body):
             if status != httpx.codes.OK:
                 raise _problem(status, body, path)
+
+    def break_off(self) -> None:
+        """From another thread: the exchange in flight fails at once, where it has a connection already."""
+        connected = self._socket
+        if connected is not None:
+            # Closing would not wake the reader; SSLSocket's own shutdown would take its TLS state from under it.
+            with suppress(OSError):
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def _post(self, kind: type[AnswerT], path: str, body: bytes) -> AnswerT:
         # Raises Rejection verifier-refused (4xx; the server's own code in `observed`), Unavailable
@@ -99,13 +113,19 @@ class Client:
                 headers["content-encoding"] = "zstd"
         deadline = time.monotonic() + self._exchange_seconds
         try:
-            with self._http.stream(method, path, content=body, headers=headers) as response:
+            watched = {"trace": self._watch}
+            with self._http.stream(method, path, content=body, headers=headers, extensions=watched) as response:
                 answer = _bounded(response, path, deadline)
                 status = response.status_code
         except (httpx.HTTPError, httpx.StreamError) as error:
             claim = f"{self._http.base_url}{path}"
             raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, claim, _cause(error)) from error
         yield status, answer
+
+    def _watch(self, event: str, found: dict[str, Any]) -> None:
+        # httpx keeps its sockets to itself; what it says of its progress is the documented way to them.
+        if event == "connection.start_tls.complete":
+            self._socket = found["return_value"].get_extra_info("socket")
 
 
 @contextmanager

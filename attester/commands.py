@@ -8,19 +8,20 @@ import random
 import signal
 import sys
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from threading import Event
 from typing import Annotated, Any
 
 import typer
 
 from attester.client import Client, open_client
-from attester.daemon import Pauses
-from attester.daemon import run as run_daemon
+from attester.daemon import Bell, Service
 from attester.doctor import examine
 from attester.enrol import enrol as enrol_node
+from attester.long_poll import LONGEST_HOLD_SECONDS, LongPoll
 from attester.notify import Notifier
+from attester.on_demand import on_demand
+from attester.pauses import Pauses
 from attester.private_files import require_private_directory, write_private
 from attester.recorder import record
 from attester.release import fetch_secrets, read_pod_token, require_names
@@ -92,14 +93,24 @@ def run(config: ConfigOption = DEFAULT_PATH) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     settings = _settings(config)
     node = enrolled_node(settings)
-    stop = Event()
+    bell = Bell()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: bell.stop())
     uniform = random.SystemRandom().uniform
-    pauses = Pauses(settings.retry_first_seconds, settings.retry_longest_seconds, uniform)
-    with _verifier(settings) as client:
-        rounds = Rounds(node, client, _now)
-        run_daemon(rounds, pauses, uniform, Notifier(process_environment()), stop)
+
+    def pauses() -> Pauses:
+        return Pauses(settings.retry_first_seconds, settings.retry_longest_seconds, uniform)
+
+    with ExitStack() as stack:
+        rounds = Rounds(node, stack.enter_context(_verifier(settings)), _now)
+        early = None
+        if settings.attest_now:
+            # A connection of its own: the one for evidence must be free when the interval is over.
+            timeouts = settings.connect_timeout_seconds, LONGEST_HOLD_SECONDS
+            client = stack.enter_context(open_client(settings.verifier_url, settings.ca_file, *timeouts))
+            poll = stack.enter_context(LongPoll(client, bell.ring))
+            early = on_demand(node, poll, pauses(), _now, time.monotonic)
+        Service(rounds, pauses(), uniform, Notifier(process_environment()), bell, early).run()
 
 
 @attester_app.command()

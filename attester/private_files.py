@@ -103,16 +103,16 @@ def require_unforgeable(path: Path) -> None:
 
 
 @contextmanager
-def exclusive(directory: Path) -> Iterator[None]:
+def exclusive(directory: Path, wait_seconds: float | None = None) -> Iterator[None]:
     """No other attester process on this machine uses the TPM inside the block.
 
     Without a resource manager two processes would fill the TPM's three slots, and two could make two binding keys for
-    one boot. Raises Unavailable `tpm-unavailable` after `LOCK_SECONDS`.
+    one boot. Raises Unavailable `tpm-unavailable` after `wait_seconds`, or `LOCK_SECONDS`.
     """
     require_private_directory(directory)
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + LOCK_SECONDS
+        deadline = time.monotonic() + (LOCK_SECONDS if wait_seconds is None else wait_seconds)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

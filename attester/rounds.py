@@ -19,7 +19,7 @@ from verifier.wire.challenge import ChallengeRequest, ChallengeResponse
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json
 from verifier.wire.failures import Rejection, Unavailable
-from verifier.wire.signed_request import RequestLabel
+from verifier.wire.signed_request import RequestLabel, SignedRequest
 from verifier.wire.verdict import EvidenceResponse
 
 Clock = Callable[[], int]
@@ -50,19 +50,26 @@ def enrolled_node(settings: AttesterSettings) -> Node:
 
 
 @contextmanager
-def using_tpm(settings: AttesterSettings) -> Iterator[Tpm]:
+def using_tpm(settings: AttesterSettings, lock_seconds: float | None = None) -> Iterator[Tpm]:
     """The TPM, and no other attester process at it. Raises Unavailable `tpm-unavailable`."""
-    with exclusive(settings.runtime_dir), open_tpm(settings.tcti) as tpm:
+    with exclusive(settings.runtime_dir, lock_seconds), open_tpm(settings.tcti) as tpm:
         yield tpm
+
+
+def signed_by(
+    node: Node, label: RequestLabel, request: ChallengeRequest, *, lock_seconds: float | None = None
+) -> SignedRequest:
+    """`request` signed by the node's AK for the purpose `label`. Raises what the TPM's parts do."""
+    body = canonical_json(request.model_dump(mode="json"))
+    tpm_of = using_tpm(node.settings, lock_seconds)
+    with tpm_of as tpm, tpm_errors("attestation key"), node.ak.loaded(tpm) as handle:
+        return sign_request(tpm, handle, label, body)
 
 
 def ask_challenge(node: Node, client: Client, now: int) -> ChallengeResponse:
     """A fresh challenge for this node, asked for in a request that its AK signs at `now` (seconds since 1970)."""
     request = ChallengeRequest(jti=secrets.token_urlsafe(24), iat=now, node_id=node.enrolment.node_id)
-    body = canonical_json(request.model_dump(mode="json"))
-    with using_tpm(node.settings) as tpm, tpm_errors("attestation key"), node.ak.loaded(tpm) as handle:
-        signed = sign_request(tpm, handle, RequestLabel.CHALLENGE, body)
-    return client.challenge(signed)
+    return client.challenge(signed_by(node, RequestLabel.CHALLENGE, request))
 
 
 def attest(

@@ -65,6 +65,10 @@ class AttesterSettings(BaseModel):
     retry_longest_seconds: Annotated[int, Field(ge=1, le=600)] = 60
     """Longest such pause. Below the results' life of five minutes, so that a short outage loses no node."""
 
+    attest_now: bool = True
+    """Whether `run` also lets the verifier ask for evidence before the interval is over. Costs a signature of the TPM
+    and a request each minute; without it a changed baseline reaches the node's verdict an interval later."""
+
     @field_validator("verifier_url", "broker_url")
     @classmethod
     def _https_only(cls, value: str | None) -> str | None:
@@ -102,10 +106,12 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> AttesterSetting
     return settings
 
 
-def _from_environment(name: str, value: str) -> str | int:
+def _from_environment(name: str, value: str) -> str | int | bool:
     field = AttesterSettings.model_fields.get(name)
     if field is not None and field.annotation is int and re.fullmatch(r"[0-9]{1,9}", value):
         return int(value)
+    if field is not None and field.annotation is bool and value in ("true", "false"):
+        return value == "true"
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -36,11 +37,24 @@ class LiveVerifier:
     ca_file: Path
     verifier: Verifier
     operator_token: str
+    loop: asyncio.AbstractEventLoop
+
+    def reload_baselines(self) -> None:
+        """As SIGHUP does: in the server's thread, when it next turns."""
+        self.loop.call_soon_threadsafe(self.verifier.reload_baselines)
+
+    def holds(self, node_id: str) -> bool:
+        """Whether the node has a request held."""
+        return node_id in self.verifier.service.wanted._waiting
+
+    def connected(self) -> httpx.Client:
+        """The operator, on a connection that stays open as long as a test wants."""
+        headers = {"authorization": f"Bearer {self.operator_token}"}
+        return httpx.Client(base_url=self.url, verify=_context(self.ca_file), headers=headers)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """The operator's request."""
-        headers = {"authorization": f"Bearer {self.operator_token}"}
-        with httpx.Client(base_url=self.url, verify=_context(self.ca_file), headers=headers) as http:
+        with self.connected() as http:
             response = http.request(method, path, json=body)
             assert response.is_success, response.text
             return dict(response.json())
@@ -57,7 +71,7 @@ def _context(ca_file: Path) -> ssl.SSLContext:
 
 
 @contextmanager
-def serving(directory: Path, ca: LocalCa) -> Iterator[LiveVerifier]:
+def serving(directory: Path, ca: LocalCa, **changes: Any) -> Iterator[LiveVerifier]:
     """A verifier whose state lies in `directory`, which trusts TPMs of `ca` and has one baseline for `ml`/`prod-*`."""
     for name in ("baselines", "endorsements/roots", "endorsements/intermediates"):
         (directory / name).mkdir(parents=True)
@@ -79,6 +93,7 @@ def serving(directory: Path, ca: LocalCa) -> Iterator[LiveVerifier]:
         endorsements_dir=directory / "endorsements",
         tokens_file=directory / "tokens.json",
         audit_checkpoint_file=directory / "checkpoints.jsonl",
+        **changes,
     )
     verifier = build_verifier(settings, SystemClock())
     config = server_config(verifier)
@@ -99,7 +114,10 @@ def serving(directory: Path, ca: LocalCa) -> Iterator[LiveVerifier]:
                 assert server.started
                 url = f"https://127.0.0.1:{listener.getsockname()[1]}"
                 token = (directory / "operator.token").read_text().strip()
-                yield LiveVerifier(url, directory / "tls/ca.pem", verifier, token)
+                loop = server.servers[0].get_loop()
+                yield LiveVerifier(url, directory / "tls/ca.pem", verifier, token, loop)
+                # As the real server does when it stops.
+                loop.call_soon_threadsafe(verifier.let_go)
             finally:
                 server.should_exit = True
                 thread.join(20)

@@ -73,6 +73,7 @@ def test_each_required_setting_is_required(tmp_path: Path, name: str) -> None:
         ("request_timeout_seconds", True),
         ("request_timeout_seconds", 0),
         ("retry_longest_seconds", 1),
+        ("attest_now", "false"),
         ("insecure", True),
     ],
 )
@@ -104,14 +105,22 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         "NODEWARDEN_ATTESTER_NODE_NAME": "node-b",
         "NODEWARDEN_ATTESTER_EK_TYPE": "p-384",
         "NODEWARDEN_ATTESTER_REQUEST_TIMEOUT_SECONDS": "7",
+        "NODEWARDEN_ATTESTER_ATTEST_NOW": "false",
         "UNRELATED": "x",
     }
     settings = load_settings(write(tmp_path), environment)
     assert (settings.node_name, settings.ek_type, settings.request_timeout_seconds) == ("node-b", EkType.P_384, 7)
+    assert settings.attest_now is False
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("NO_SUCH_SETTING", "1"), ("REQUEST_TIMEOUT_SECONDS", "7s"), ("VERIFIER_URL", "http://x")]
+    ("name", "value"),
+    [
+        ("NO_SUCH_SETTING", "1"),
+        ("REQUEST_TIMEOUT_SECONDS", "7s"),
+        ("VERIFIER_URL", "http://x"),
+        ("ATTEST_NOW", "no"),
+    ],
 )
 def test_a_wrong_variable_is_refused(tmp_path: Path, name: str, value: str) -> None:
     assert refused(write(tmp_path), {f"NODEWARDEN_ATTESTER_{name}": value}) is ReasonCode.SETTING_INVALID

@@ -68,10 +68,8 @@ def client_of(settings: AttesterSettings) -> AbstractContextManager[Client]:
 
 def config_file(directory: Path, settings: AttesterSettings) -> Path:
     """The settings as a file for the command line."""
-    fields = {name: str(value) for name, value in settings.model_dump(mode="json", exclude_none=True).items()}
-    numbers = {name: int(value) for name, value in fields.items() if name.endswith("_seconds")}
     path = directory / "attester.yaml"
-    path.write_text(yaml.safe_dump(fields | numbers))
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True)))
     path.chmod(0o600)
     return path
 
