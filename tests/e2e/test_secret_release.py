@@ -369,6 +369,23 @@ def test_what_was_released_to_whom_is_never_changed_even_with_broken_glass(pod: 
         assert pod.cluster.admin.patch(path, {"spec": {field: value}}).status == 422
 
 
+@pytest.mark.parametrize("field", ["podUID", "nodeUID", "bootID", "bindingKeyThumbprint", "expires", "secret"])
+def test_a_record_that_does_not_say_to_whom_or_until_when_is_refused(
+    as_broker: Client, record: dict[str, Any], field: str
+) -> None:
+    whole = _another(record)
+    lacking = {**whole, "spec": {name: value for name, value in whole["spec"].items() if name != field}}
+    assert as_broker.create(RELEASES, whole, dry_run=True).accepted
+    assert as_broker.create(RELEASES, lacking, dry_run=True).status == 422
+
+
+def test_whoever_breaks_the_glass_revokes_by_hand(pod: Pod, record: dict[str, Any]) -> None:
+    path = f"{RELEASES}/{record['metadata']['name']}/status"
+    pod.cluster.admin.must_patch(path, _status({**ORDER, "reason": "ByHand", "message": "INC-1"}))
+    until("the broker answers", pod.revoked)
+    assert pod.denial() is ReasonCode.LEASE_REVOKED
+
+
 def test_a_record_whose_order_has_no_answer_is_not_deleted_by_the_broker(
     pod: Pod, as_controller: Client, as_broker: Client, record: dict[str, Any]
 ) -> None:
