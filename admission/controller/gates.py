@@ -1,4 +1,4 @@
-"""Opens our scheduling gate for a sensitive pod when a node that passes for it exists.
+"""Opens our scheduling gate for a sensitive pod when a node that passes for it exists; tells people while none does.
 
 The gate keeps pods that no node may take out of the scheduler's queue; it decides nothing: affinity steers, and the
 binding check is the gate that holds.
@@ -6,11 +6,15 @@ binding check is the gate that holds.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import structlog
 
 from admission.clock import Clock
 from admission.controller.node_marks import VERIFIED_LABEL
 from admission.controller.observed import ObservedPod
+from admission.controller.pending import PendingPods
 from admission.controller.view import ControllerView
 from admission.controller.writer import Writer
 from admission.kube import KubeNotFound
@@ -25,13 +29,17 @@ AGAIN_SECONDS = 30.0
 class Gates:
     """`reconcile` takes the name NAMESPACE/POD of a pod that may wait at our gate."""
 
-    def __init__(self, view: ControllerView, writer: Writer, clock: Clock) -> None:
+    def __init__(
+        self, view: ControllerView, writer: Writer, clock: Clock, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._view, self._writer, self._clock = view, writer, clock
+        self._pending = PendingPods(view, writer, monotonic)
 
     def reconcile(self, name: str) -> float | None:
         namespace, _, pod_name = name.partition("/")
         pod = self._view.pods.get(pod_name, namespace)
         if pod is None or pod.pod.deleting or ATTESTATION_GATE not in pod.pod.gates:
+            self._pending.forget(name)
             return None
         now = self._clock()
         governance = govern(self._view, pod.pod, now)
@@ -41,7 +49,7 @@ class Gates:
                 self._open(pod)
             return AGAIN_SECONDS
         if governance.faults or not self._has_node(governance, now):
-            return AGAIN_SECONDS
+            return self._pending.wait(name, pod, governance, now) or AGAIN_SECONDS
         self._open(pod)
         return None
 

@@ -15,7 +15,7 @@ from admission.cluster_objects import Node
 from admission.controller.lease_object import lease_times
 from admission.controller.observed import ObservedPod
 from admission.kube import JSON_PATCH, MERGE_PATCH, KubeClient, KubeConflict, KubeNotFound, KubeUnavailable
-from verifier.wire.failures import Refusal, printable
+from verifier.wire.failures import MAX_TEXT_CHARACTERS, Refusal, printable
 
 MAX_NOTE_CHARACTERS = 1000
 MAX_WAITING_EVENTS = 1000
@@ -57,11 +57,11 @@ class Writer:
             raise KubeUnavailable(path, "this replica does not lead")
         return self._client.request(method, path, body, content_type=content_type)
 
-    def announce_pod(self, pod: ObservedPod, reason: str, note: str) -> None:
+    def announce_pod(self, pod: ObservedPod, reason: str, note: str, *, and_owner: bool = True) -> None:
         """An Event on the pod, and on what made it, soon. Never raises: an Event that is lost changes nothing."""
         namespace = pod.pod.namespace
         self._announce(namespace, "v1", "Pod", pod.pod.name, str(pod.pod.uid), reason, note)
-        if pod.owner is not None:
+        if pod.owner is not None and and_owner:
             owner = pod.owner
             note = f"pod {pod.pod.name}: {note}"
             self._announce(namespace, owner.api_version, owner.kind, owner.name, owner.uid, reason, note)
@@ -84,7 +84,7 @@ class Writer:
             "type": "Warning",
             "reason": reason,
             "action": reason,
-            "note": printable(note)[:MAX_NOTE_CHARACTERS],
+            "note": _bounded(note),
             "regarding": about,
             "reportingController": f"nodewarden.dev/{COMPONENT}",
             "reportingInstance": COMPONENT,
@@ -109,3 +109,9 @@ class Writer:
         self._no_more_events.set()
         with suppress(queue.Full):
             self._events.put_nowait(None)
+
+
+def _bounded(note: str) -> str:
+    step = MAX_TEXT_CHARACTERS
+    clean = "".join(printable(note[at : at + step]) for at in range(0, len(note), step))
+    return clean if len(clean) <= MAX_NOTE_CHARACTERS else clean[: MAX_NOTE_CHARACTERS - 3] + "..."

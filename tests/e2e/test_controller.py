@@ -418,6 +418,44 @@ def test_a_gated_sensitive_pod_is_let_go_when_a_node_passes(
     )
 
 
+def test_a_pod_that_waits_and_its_owner_are_told_why_once_and_again_when_the_reason_changes(
+    cluster: Controllers, gpu: dict[str, Any], namespace: str
+) -> None:
+    name = gpu["metadata"]["name"]
+    cluster.workload(namespace)
+    cluster.start()
+    cluster.stream.publish(gpu, Verdict.CONTRAINDICATED)
+    template = {
+        "metadata": {"labels": {"app": "waits"}},
+        "spec": {
+            "containers": [{"name": "main", "image": IMAGE}],
+            "schedulingGates": [{"name": "nodewarden.dev/attestation"}],
+        },
+    }
+    made = {
+        "metadata": {"name": "waits"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "waits"}}, "template": template},
+    }
+    cluster.admin.must_create(f"/apis/apps/v1/namespaces/{namespace}/replicasets", made)
+    until("all are told", lambda: len(_pending(cluster, namespace)) == 3, 30)
+    told = _pending(cluster, namespace)
+    assert sorted(kind for kind, _ in told) == ["Pod", "Pod", "ReplicaSet"]
+    for _, note in told:
+        assert f"{ReasonCode.NODE_NOT_VERIFIED.value} (nodes.{name}.verdict: contraindicated" in note
+        assert ReasonCode.NODE_NOT_VERIFIED.remedy in note
+    time.sleep(3)
+    assert len(_pending(cluster, namespace)) == 3
+    cluster.stream.publish(gpu, baseline=BaselineRef("h200-prod", "4.0.9", "ba" * 32))
+    until("they are told of the change", lambda: len(_pending(cluster, namespace)) == 6, 50)
+    assert sum(ReasonCode.BASELINE_BELOW_FLOOR.value in note for _, note in _pending(cluster, namespace)) == 3
+
+
+def _pending(cluster: Controllers, namespace: str) -> list[tuple[str, str]]:
+    """(kind, note) of the Events `AttestationPending`."""
+    items = cluster.admin.must_get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
+    return [(item["regarding"]["kind"], item["note"]) for item in items if item["reason"] == "AttestationPending"]
+
+
 def _pods(cluster: Controllers, path: str) -> dict[str, int]:
     pods: dict[str, int] = cluster.admin.must_get(path).get("status", {}).get("pods", {})
     return pods

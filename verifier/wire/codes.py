@@ -260,6 +260,10 @@ class ReasonCode(StrEnum):
 
     # --- admission ---
     NODE_NOT_VERIFIED = "node-not-verified", "See 'nodewarden nodes explain NODE' for what the node failed."
+    NODE_RUNS_INTRUDER = (
+        "node-runs-intruder",
+        "Move the pods that could act upon the node off it, or list them in nodewarden-privileged-allow-list.",
+    )
     RESULT_MISSING = "result-missing", "Enrol the node and let it attest."
     RESULT_SIGNATURE_INVALID = "result-signature-invalid", "Only results signed by the configured verifier count."
     RESULT_MALFORMED = "result-malformed", "Use a verifier of a supported version."
