@@ -59,7 +59,7 @@ class Controller:
         self._view = ControllerView(client, self._book, settings.namespace, self._changed)
         stream = settings.verifier
         self._stream = ResultsStream(stream.url, stream.ca_file, stream.token_file, self._take)
-        self._leadership = Leadership(client, settings.namespace, self._identity)
+        self._leadership = Leadership(client, settings.namespace, self._identity, self._stream.alive)
         writer = self._writer = Writer(client, self._leadership.holds)
         evictions = Evictions(writer, settings.silent_evictions_per_minute)
         self._nodes = NodeReconciler(self._view, self._book, writer, evictions, clock)

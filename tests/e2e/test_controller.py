@@ -26,6 +26,7 @@ from tests.e2e.controllers import (
 from tests.e2e.install import install
 from tests.e2e.pods import pods_path
 from tests.e2e.programs import wait_until
+from tests.e2e.relay import Relay
 from tests.e2e.verifier_stream import VerifierStream, verifier_stream
 from verifier.wire.codes import ReasonCode
 from verifier.wire.result import BaselineRef, Verdict
@@ -292,6 +293,33 @@ def test_another_replica_takes_over_when_the_leader_is_killed(cluster: Controlle
     assert took > 5
     lease = cluster.admin.must_get(f"{LEASES}/nodewarden-controller")
     assert lease["spec"]["holderIdentity"] == "second"
+
+
+def test_a_leader_that_does_not_hear_the_verifier_is_followed_by_one_that_does(
+    cluster: Controllers, gpu: dict[str, Any]
+) -> None:
+    relay = Relay(cluster.stream.url)
+    try:
+        link = {"ca_file": str(cluster.stream.ca), "token_file": str(cluster.stream.token_file)}
+        cluster.start("deaf", verifier={"url": relay.url, **link})
+        cluster.stream.publish(gpu)
+        name = gpu["metadata"]["name"]
+        cluster.wait_labelled(name)
+        cluster.start("second")
+        time.sleep(3)
+        lease = cluster.admin.must_get(f"{LEASES}/nodewarden-controller")
+        assert lease["spec"]["holderIdentity"] == "deaf"
+        relay.cut()
+        cluster.stream.publish(gpu, Verdict.CONTRAINDICATED)
+        # Ten seconds until silence counts, five until it is said, three rounds of the election: less than the thirty
+        # after which webhook and broker would deny everything.
+        assert cluster.wait_unlabelled(name, 30) < 25
+        lease = cluster.admin.must_get(f"{LEASES}/nodewarden-controller")
+        assert lease["spec"]["holderIdentity"] == "second"
+        before = _renewals(cluster, "nodewarden-results")
+        until("results are fresh again", lambda: _renewals(cluster, "nodewarden-results") != before, 12)
+    finally:
+        relay.close()
 
 
 def test_a_leader_that_stops_in_order_is_followed_at_once(cluster: Controllers, verified: str) -> None:
