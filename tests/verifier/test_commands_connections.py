@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import ssl
+import time
 from pathlib import Path
 
 from tests.verifier.test_commands import ROOT, serving
@@ -40,6 +42,17 @@ def test_idle_strangers_of_one_address_do_not_keep_others_out(tmp_path: Path) ->
             strangers[0].settimeout(5)
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 assert strangers[0].recv(1) == b""
+
+
+def test_a_stop_does_not_wait_for_nodes_that_sleep(tmp_path: Path) -> None:
+    with serving(tmp_path / "v") as served, served.connect() as node:
+        token = (served.directory / "tokens/viewer.token").read_text().strip()
+        assert _ask(node, "/v1/nodes", token) == b"HTTP/1.1 200 OK"
+        started = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(20) == 0
+        # The limit of a graceful stop is ten seconds, and an orchestrator kills after thirty.
+        assert time.monotonic() - started < 6
 
 
 def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:

@@ -13,18 +13,22 @@ from verifier.wire.failures import MalformedEvidence
 
 HANDSHAKE_SECONDS = 10
 """uvloop gives a minute, in which a stranger's connection costs a file descriptor and is counted nowhere."""
+FAREWELL_SECONDS = 2
+"""uvloop waits half a minute for the other side's word that it too closes TLS. A node that sleeps until its interval is
+over gives none, so that every stop would wait for the limit of a graceful one."""
 LEAST_CONNECTIONS = 100
 SPARE_FILES = 512
 """Database, logs, streams; and connections that are still in their handshake."""
 
 
 class ServerLoop(uvloop.Loop):
-    """uvloop's, with `HANDSHAKE_SECONDS` for every TLS server."""
+    """uvloop's, with `HANDSHAKE_SECONDS` and `FAREWELL_SECONDS` for every TLS server."""
 
     async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
         """As `asyncio.AbstractEventLoop.create_server`."""
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = HANDSHAKE_SECONDS
+            options["ssl_shutdown_timeout"] = FAREWELL_SECONDS
         server: Any = await super().create_server(*arguments, **options)
         return cast("asyncio.Server", server)
 
