@@ -187,8 +187,9 @@ def decide_binding(state: AdmissionState, binding: BindingRequest, now: int) -> 
         return Deny(tuple(stated)) if stated else ALLOW
     if pod.deleting:
         stated.append(Failure(ReasonCode.POD_DELETING, _place(binding)))
-    findings = [Finding("deny", failure) for failure in (*stated, *governance.faults)]
-    findings += _node_findings(state, governance, binding.node_name, now, set_directly=False)
+    findings = _node_findings(state, governance, binding.node_name, now, set_directly=False)
+    if stated or governance.faults:
+        findings = [*(Finding("deny", failure) for failure in (*stated, *governance.faults)), *findings]
     if binding.labels or binding.annotations:
         findings += _merged_findings(state, pod, binding, now)
     return decided(findings, governance)

@@ -12,6 +12,7 @@ When `node_failures` returns nothing, all of these hold at `now`:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from admission.cluster_objects import Node
 from admission.cluster_view import ClusterState
@@ -25,6 +26,9 @@ MAX_CLOCK_AHEAD_SECONDS = 30
 """How far the verifier's clock may be ahead of ours. Expiry has no leeway; this only refuses results of tomorrow."""
 
 
+MAX_REMEMBERED = 16_384
+
+
 @dataclass(frozen=True, slots=True)
 class RaisedFloor:
     """A pod's own demand: this baseline, at this version or above."""
@@ -33,24 +37,61 @@ class RaisedFloor:
     version: Version
 
 
+class _Pass(NamedTuple):
+    """The very objects that were judged, and the first and last second at which they pass."""
+
+    node: Node
+    result: AttestationResult
+    policy: NodeTrustPolicy
+    first: int
+    last: int
+
+
+_PASSES: dict[tuple[str, str], _Pass] = {}
+"""By names of node and policy, what passed last. An entry counts only for the objects that it holds, none of which ever
+changes: a changed node, result or policy is another object, and finds nothing remembered. Only passes are kept."""
+
+
 def node_failures(
     state: ClusterState, node_name: str, policy: NodeTrustPolicy, raised: RaisedFloor | None, now: int
 ) -> tuple[Failure, ...]:
     """Why the node may not take a pod under `policy` at `now`; empty when it may. Every failed claim is listed."""
-    where = f"nodes.{node_name}"
     node = state.node(node_name)
-    if node is None:
-        return (Failure(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, where, "no such Node"),)
-    if node.deleting:
-        return (Failure(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, where, "the Node is being deleted"),)
+    if node is None or node.deleting:
+        seen = "no such Node" if node is None else "the Node is being deleted"
+        return (Failure(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, f"nodes.{node_name}", seen),)
     result = state.result_of(node)
     if isinstance(result, Failure):
         return (result,)
-    return (
+    # A pod's own floor is asked anew each time.
+    known = _PASSES.get((node_name, policy.name)) if raised is None else None
+    if (
+        known is not None
+        and known.node is node
+        and known.result is result
+        and known.policy is policy
+        and known.first <= now <= known.last
+    ):
+        return ()
+    where = f"nodes.{node_name}"
+    failures = (
         *_identity_failures(node, result, where),
         *_freshness_failures(result, policy, now, where),
         *_verdict_failures(result, policy, raised, where),
     )
+    if not failures and raised is None:
+        if len(_PASSES) >= MAX_REMEMBERED:
+            _PASSES.clear()
+        _PASSES[node_name, policy.name] = _Pass(node, result, policy, *passing_seconds(result, policy))
+    return failures
+
+
+def passing_seconds(result: AttestationResult, policy: NodeTrustPolicy) -> tuple[int, int]:
+    """The first and the last second at which `result` is neither from the future, too old, nor too near its end."""
+    last = min(
+        result.issued_at + policy.max_evidence_age_seconds, result.expires_at - max(policy.min_remaining_seconds, 1)
+    )
+    return result.issued_at - MAX_CLOCK_AHEAD_SECONDS, last
 
 
 def _identity_failures(node: Node, result: AttestationResult, where: str) -> tuple[Failure, ...]:

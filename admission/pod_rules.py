@@ -62,11 +62,44 @@ class Governance:
         return max((p.action for p in self.policies), key=_STRENGTH.index, default="deny")
 
 
+MAX_REMEMBERED = 4096
+_PLAIN: dict[tuple[str, str], Governance] = {}
+"""By namespace and ServiceAccount, the rules that came out last where nothing of the pod and no time entered them. An
+entry counts only while the state shows the very workloads and policies that it holds, none of which ever changes."""
+
+
 def govern(state: ClusterState, pod: Pod, now: int) -> Governance | None:
     """The rules over `pod` at `now`; None when it is not sensitive."""
-    workloads = state.workloads_of(pod.namespace, pod.service_account)
+    subject = (pod.namespace, pod.service_account)
+    workloads = state.workloads_of(*subject)
     if not workloads:
         return None
+    plain = MIN_BASELINE_ANNOTATION not in pod.annotations
+    known = _PLAIN.get(subject) if plain else None
+    if known is not None and known.workloads is workloads:
+        for applied in known.policies:
+            if state.policy(applied.policy.name) is not applied.policy:
+                break
+        else:
+            return known
+    governance = _govern(state, workloads, pod, now)
+    if plain and _is_plain(governance):
+        if len(_PLAIN) >= MAX_REMEMBERED:
+            _PLAIN.clear()
+        _PLAIN[subject] = governance
+    return governance
+
+
+def _is_plain(governance: Governance) -> bool:
+    # Exemptions end, stricter rules read the pod's labels, and a policy that is not there may come.
+    return (
+        not governance.faults
+        and not any(workload.stricter for workload in governance.workloads)
+        and not any(applied.policy.exemptions for applied in governance.policies)
+    )
+
+
+def _govern(state: ClusterState, workloads: tuple[SensitiveWorkload, ...], pod: Pod, now: int) -> Governance:
     faults: list[Failure] = []
     policies: dict[str, AppliedPolicy] = {}
     for workload in workloads:
