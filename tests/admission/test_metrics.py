@@ -40,6 +40,8 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Unavailable
 from verifier.wire.result import AttestationResult, Verdict
 
+DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
+
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -176,6 +178,17 @@ def test_nodes_are_counted_by_verdict_and_by_why_they_have_none() -> None:
     } == dict.fromkeys(("affirming", "result-expired", "result-missing", "result-rolled-back"), 1)
     assert figures[labelled("verdict_age_seconds", quantile="1.0")] == 900
     assert figures[labelled("log_lines_lost_total")] == 7
+
+
+def test_every_figure_is_explained() -> None:
+    explained = set(re.findall(r"^\| `(nodewarden_admission_\w+)`", DOCUMENT.read_text(), re.MULTILINE))
+    measures = measures_of({"nodes": [[1]]}, {"nodes": 0.0}, 0.0)
+    view = ViewCollector(lambda: measures, a_cluster, lambda: NOW)
+    meter = ReviewMeter()
+    meter.count("validate", "pods", "denied", [Failure(ReasonCode.POD_UNKNOWN, "x")])
+    text = Exposition(meter, view, lambda: 0)().decode()
+    served = set(re.findall(r"^# TYPE (nodewarden_\w+) ", text, re.MULTILINE))
+    assert served == explained
 
 
 def test_a_cluster_without_results_has_no_age() -> None:
