@@ -33,8 +33,9 @@ Key = tuple[str, str]
 class Informer(Generic[ValueT]):
     """The objects at `path`, each as `parse` reads it, or as the failure for which `parse` refused it.
 
-    `changed` is called, in the informer's thread, after any object changed in what we keep of it: heartbeats of nodes
-    and the like change nothing.
+    `changed` is called after anything changed in what we keep of the objects (heartbeats of nodes and the like change
+    nothing), and `on_change` for each such object with its key, what it was and what it is: None where it is not there
+    or cannot be read. Both in the informer's thread, or in that of whoever calls `told`.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Informer(Generic[ValueT]):
         client: KubeClient,
         path: str,
         parse: Callable[[Mapping[str, Any]], ValueT],
-        changed: Callable[[], None],
+        changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        on_change: Callable[[Key, ValueT | None, ValueT | None], None] | None = None,
     ) -> None:
         self.path = path
         self._client, self._parse, self._changed, self._clock = client, parse, changed, clock
+        self._on_change = on_change
         self._lock = threading.Lock()
         self._objects: LayeredStore[Key, ValueT | Failure] = LayeredStore()
         self._version = 0
@@ -82,6 +85,32 @@ class Informer(Generic[ValueT]):
         """The version, and the objects at that version, which nobody changes any more."""
         with self._lock:
             return self._version, self._objects.moment()
+
+    def runs(self) -> bool:
+        """Whether its thread lives; that the API server is away ends it not."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def get(self, name: str, namespace: str = "") -> ValueT | None:
+        """The object, if it is there and can be read."""
+        with self._lock:
+            return _readable(self._objects.get((namespace, name)))
+
+    def values(self) -> list[ValueT]:
+        """All objects that can be read, of one moment."""
+        return [value for value in self.moment()[1].values() if not isinstance(value, Failure)]
+
+    def names(self) -> list[str]:
+        """The names of all objects, whether they can be read or not."""
+        return [name for _, name in self.moment()[1]]
+
+    def unreadable(self) -> frozenset[str]:
+        """The names of the objects that are there and cannot be read."""
+        return frozenset(key[1] for key, value in self.moment()[1].items() if isinstance(value, Failure))
+
+    def told(self, fields: Mapping[str, Any]) -> None:
+        """Takes in what a write of our own returned: the watch says it later, and the work would be done twice."""
+        if "name" in (fields.get("metadata") or {}):
+            self._apply("MODIFIED", fields)
 
     def _run(self) -> None:
         version, backoff = "", MIN_BACKOFF_SECONDS
@@ -121,12 +150,15 @@ class Informer(Generic[ValueT]):
             raise Unavailable(ReasonCode.KUBERNETES_UNREACHABLE, self.path, "a list without resourceVersion")
         with self._lock:
             first = self._alive_at is None
+            before = self._objects.moment()
             changed = self._objects.replace(listed) or first
             if changed:
                 self._version += 1
             self._alive_at = began
         if changed:
             self._changed()
+            for key in before.keys() | listed.keys() if self._on_change is not None else ():
+                self._tell(key, before.get(key), listed.get(key))
         return version
 
     def _watch(self, version: str) -> str:
@@ -158,15 +190,27 @@ class Informer(Generic[ValueT]):
 
     def _apply(self, kind: EventType, fields: Mapping[str, Any]) -> None:
         key, value = self._read(fields)
+        self._put(key, None if kind == "DELETED" else value)
+
+    def _put(self, key: Key, value: ValueT | Failure | None) -> None:
         with self._lock:
-            if kind != "DELETED" and len(self._objects) >= MAX_OBJECTS and self._objects.get(key) is None:
+            before = self._objects.get(key)
+            if value is not None and before is None and len(self._objects) >= MAX_OBJECTS:
                 # The list that follows finds them too many as well, and the cache ages.
                 raise KubeGone(410, "Full", self.path, f"more than {MAX_OBJECTS} objects")
-            changed = self._objects.put(key, None if kind == "DELETED" else value)
+            changed = self._objects.put(key, value)
             if changed:
                 self._version += 1
         if changed:
             self._changed()
+            self._tell(key, before, value)
+
+    def _tell(self, key: Key, before: ValueT | Failure | None, after: ValueT | Failure | None) -> None:
+        if self._on_change is None:
+            return
+        old, new = _readable(before), _readable(after)
+        if old != new:
+            self._on_change(key, old, new)
 
     def _read(self, fields: Mapping[str, Any]) -> tuple[Key, ValueT | Failure]:
         metadata = fields.get("metadata") or {}
@@ -176,3 +220,7 @@ class Informer(Generic[ValueT]):
         except Refusal as refusal:
             structlog.get_logger().warning("object_refused", path=self.path, name=key[1], reason=str(refusal))
             return key, refusal.failure
+
+
+def _readable(value: ValueT | Failure | None) -> ValueT | None:
+    return None if isinstance(value, Failure) else value

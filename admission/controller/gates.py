@@ -45,7 +45,7 @@ class Gates:
         governance = govern(self._view, pod.pod, now)
         if governance is None:
             # An object that we cannot read may be the one that governs the pod.
-            if not self._view.workloads.unreadable:
+            if not self._view.workloads.unreadable():
                 self._open(pod)
             return AGAIN_SECONDS
         if governance.faults or not self._has_node(governance, now):
@@ -54,13 +54,13 @@ class Gates:
         return None
 
     def _has_node(self, governance: Governance, now: int) -> bool:
-        return any(
+        denying = [applied.policy for applied in governance.policies if applied.action == "deny"]
+        # Where policies only warn, or an exemption holds, any node will do.
+        return not denying or any(
             VERIFIED_LABEL in observed.labels
             and not self._view.intruders(observed.node.name)
             and not any(
-                node_failures(self._view, observed.node.name, applied.policy, governance.raised, now)
-                for applied in governance.policies
-                if applied.action == "deny"
+                node_failures(self._view, observed.node.name, policy, governance.raised, now) for policy in denying
             )
             for observed in self._view.nodes.values()
         )

@@ -1,6 +1,6 @@
-"""Puts the controller together and runs it: mirrors, stream, leadership, heartbeat and workers, each in its thread.
+"""Puts the controller together and runs it: informers, stream, leadership, heartbeat and workers, each in its thread.
 
-Every replica mirrors and listens all the time, so that one that takes over knows what stands; only the leader works.
+Every replica watches and listens all the time, so that one that takes over knows what stands; only the leader works.
 """
 
 from __future__ import annotations
@@ -73,22 +73,25 @@ class Controller:
 
     def healthy(self) -> bool:
         """Whether every part's thread lives; the verifier or the API server being away is no illness of ours."""
-        return not self._stop.is_set() and all(thread.is_alive() for thread in self._threads)
+        watching = all(informer.runs() for informer in self._view.informers())
+        return not self._stop.is_set() and watching and all(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
         self._stop.set()
 
     def run(self) -> None:
         """Works until `stop`, then gives the lead back."""
-        mirrors = self._view.mirrors()
-        self._threads = [self._start(mirror.run, "mirror") for mirror in mirrors]
-        while not all(mirror.synced() for mirror in mirrors):
+        informers = self._view.informers()
+        for informer in informers:
+            informer.start()
+        while any(informer.alive_at is None for informer in informers):
             if self._stop.wait(LOOK_SECONDS):
                 return
         self._prime()
-        self._threads += [
+        leading = self._start(self._leadership.run, "leadership")
+        self._threads = [
+            leading,
             self._start(self._stream.run, "stream"),
-            self._start(self._leadership.run, "leadership"),
             self._start(self._heartbeat.run, "heartbeat"),
             self._start(self._writer.write_events, "events"),
             *(self._start(self._queue.work, "worker") for _ in range(self._workers)),
@@ -106,12 +109,12 @@ class Controller:
             self._heartbeat.stop,
             self._writer.stop_events,
             self._stream.stop,
-            *(mirror.stop for mirror in mirrors),
+            *(informer.stop for informer in informers),
             self._leadership.stop,
         )
         for stop in parts:
             stop()
-        self._threads[len(mirrors) + 1].join(timeout=5.0)
+        leading.join(timeout=5.0)
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=f"controller {name}", daemon=True)
@@ -155,9 +158,9 @@ class Controller:
     def _marks_changed(self) -> None:
         for pod in self._view.gated():
             self._changed("gate", f"{pod.pod.namespace}/{pod.pod.name}")
-        for name in (key[1] for key in self._view.workloads.objects.copy()):
+        for name in self._view.workloads.names():
             self._changed("workload", name)
-        for name in (key[1] for key in self._view.policies.objects.copy()):
+        for name in self._view.policies.names():
             self._changed("policy", name)
         self._changed("node-set", "")
 
@@ -173,7 +176,7 @@ class Controller:
                 self._queue.add((kind, name), COALESCE_SECONDS)
 
     def _everything(self) -> None:
-        for name in {key[1] for key in (*self._view.nodes.objects.copy(), *self._view.attestations.objects.copy())}:
+        for name in {*self._view.nodes.names(), *self._view.attestations.names()}:
             self._queue.add(("node", name))
         self._marks_changed()
 

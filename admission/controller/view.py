@@ -1,4 +1,4 @@
-"""The cluster as the controller sees it: mirrors of what it reads, joined with the results it verified itself.
+"""The cluster as the controller sees it: caches of what it reads, joined with the results it verified itself.
 
 A `ClusterState`, so that nodes and pods are judged by the same pure functions as in the webhook.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from admission.cluster_objects import Node, Pod
-from admission.controller.mirror import Key, Mirror
 from admission.controller.node_marks import our_labels
 from admission.controller.observed import ObservedNode, ObservedPod, observe_node, observe_pod
 from admission.controller.results_book import ResultsBook
+from admission.informers import Informer, Key
 from admission.kinds import parse_policy, parse_workload
 from admission.kube import KubeClient
 from admission.trust_objects import ATTESTATION_GATE, NodeTrustPolicy, SensitiveWorkload
@@ -45,7 +46,7 @@ Change = Callable[[str, str], None]
 
 
 class ControllerView:
-    """All mirrors. Reads are safe from any thread and answered from memory."""
+    """All caches. Reads are safe from any thread and answered from memory."""
 
     def __init__(self, client: KubeClient, book: ResultsBook, namespace: str, changed: Change) -> None:
         self._book, self._changed = book, changed
@@ -54,30 +55,28 @@ class ControllerView:
         self._gated: dict[Key, ObservedPod] = {}
         self._releases: dict[str, dict[Key, Kept[Mapping[str, Any]]]] = {}
         self._by_subject: dict[tuple[str, str], tuple[SensitiveWorkload, ...]] = {}
-        self.nodes: Mirror[ObservedNode] = Mirror(client, "/api/v1/nodes", observe_node, self._node_changed)
-        self.pods: Mirror[ObservedPod] = Mirror(client, "/api/v1/pods", observe_pod, self._pod_changed)
-        self.policies: Mirror[Kept[NodeTrustPolicy]] = Mirror(
-            client, f"{OURS}/nodetrustpolicies", _kept(parse_policy), self._policy_changed
+        follow = partial(Informer, client)
+        self.nodes: Informer[ObservedNode] = follow("/api/v1/nodes", observe_node, on_change=self._node_changed)
+        self.pods: Informer[ObservedPod] = follow("/api/v1/pods", observe_pod, on_change=self._pod_changed)
+        self.policies: Informer[Kept[NodeTrustPolicy]] = follow(
+            f"{OURS}/nodetrustpolicies", _kept(parse_policy), on_change=self._policy_changed
         )
-        self.workloads: Mirror[Kept[SensitiveWorkload]] = Mirror(
-            client, f"{OURS}/sensitiveworkloads", _kept(parse_workload), self._workload_changed
+        self.workloads: Informer[Kept[SensitiveWorkload]] = follow(
+            f"{OURS}/sensitiveworkloads", _kept(parse_workload), on_change=self._workload_changed
         )
-        self.attestations: Mirror[Kept[str]] = Mirror(
-            client, f"{OURS}/nodeattestations", _kept(_node_uid), lambda key, _old, _new: changed("node", key[1])
+        self.attestations: Informer[Kept[str]] = follow(
+            f"{OURS}/nodeattestations", _kept(_node_uid), on_change=lambda key, _old, _new: changed("node", key[1])
         )
-        self.releases: Mirror[Kept[Mapping[str, Any]]] = Mirror(
-            client, f"{OURS}/secretreleases", _kept(_spec), self._release_changed
+        self.releases: Informer[Kept[Mapping[str, Any]]] = follow(
+            f"{OURS}/secretreleases", _kept(_spec), on_change=self._release_changed
         )
-
-        self.allow_list: Mirror[frozenset[str]] = Mirror(
-            client,
-            f"/api/v1/namespaces/{namespace}/configmaps",
+        self.allow_list: Informer[frozenset[str]] = follow(
+            f"/api/v1/namespaces/{namespace}/configmaps?fieldSelector=metadata.name%3D{ALLOW_LIST}",
             allowed_subjects,
-            lambda _key, _old, _new: changed("everything", ""),
-            ALLOW_LIST,
+            on_change=lambda _key, _old, _new: changed("everything", ""),
         )
 
-    def mirrors(self) -> tuple[Mirror[Any], ...]:
+    def informers(self) -> tuple[Informer[Any], ...]:
         ours = (self.policies, self.workloads, self.attestations, self.releases)
         return (self.allow_list, self.nodes, self.pods, *ours)
 
@@ -112,7 +111,7 @@ class ControllerView:
 
     def unreadable_policies(self) -> frozenset[str]:
         """Names of the policies that exist and cannot be read."""
-        return frozenset(name for _, name in self.policies.unreadable)
+        return self.policies.unreadable()
 
     def pods_on(self, node_name: str) -> tuple[ObservedPod, ...]:
         """The pods that are bound to the node and whose containers are not over."""

@@ -112,7 +112,7 @@ def test_what_made_many_pods_is_told_once(gated: Gated) -> None:
 def test_a_pod_of_the_same_name_is_told_anew(gated: Gated) -> None:
     gated.look()
     gated.told()
-    gated.world.view.pods.objects.pop(("ml", "g"))
+    gated.world.view.pods._put(("ml", "g"), None)
     gated.gates.reconcile("ml/g")
     gated.put("g")
     gated.look()
@@ -122,7 +122,7 @@ def test_a_pod_of_the_same_name_is_told_anew(gated: Gated) -> None:
 def test_of_many_nodes_some_are_shown_and_the_note_is_bounded(gated: Gated) -> None:
     for number in range(500):
         name = f"cpu-{number}"
-        gated.world.view.nodes.objects[("", name)] = ObservedNode(a_node(name=name), {}, (), "7")
+        gated.world.view.nodes._put(("", name), ObservedNode(a_node(name=name), {}, (), "7"))
     gated.look()
     note = gated.told()[0][2]
     assert f"nodes.{NODE}.verdict" in note
@@ -142,7 +142,7 @@ def test_a_node_that_is_kept_from_its_label_by_other_pods_is_a_reason(gated: Gat
 
 
 def test_a_pod_whose_policy_does_not_exist_is_told_so(gated: Gated) -> None:
-    gated.world.view.policies.objects.clear()
+    gated.world.view.policies._put(("", "h200-prod"), None)
     gated.look()
     note = gated.told()[0][2]
     assert ReasonCode.POLICY_UNKNOWN.value in note

@@ -35,7 +35,7 @@ from tests.admission.world import (
     a_workload,
 )
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Refusal
+from verifier.wire.failures import Failure, Refusal
 from verifier.wire.result import Submodule, Verdict
 
 HOLDS = VERIFIED_LABEL_PREFIX + "h200-prod"
@@ -87,16 +87,15 @@ class World:
         self.evictions = Evictions(self.writer, 60)
         self.nodes = NodeReconciler(self.view, self.book, self.writer, self.evictions, lambda: self.now)
         policy = a_policy(on_loss=OnLoss(**on_loss))
-        self.view.policies.objects[("", policy.name)] = Kept(policy, "u", 1, {})
-        self.view.workloads.objects[("", "llm")] = Kept(a_workload(), "u", 1, {})
-        self.view._workload_changed(("", "llm"), None, self.view.workloads.objects[("", "llm")])
+        self.view.policies._put(("", policy.name), Kept(policy, "u", 1, {}))
+        self.view.workloads._put(("", "llm"), Kept(a_workload(), "u", 1, {}))
         self.put_node({VERIFIED_LABEL: "true", HOLDS: "true"})
         self.put_pod(ObservedPod(a_pod(node_name=NODE), (), None))
         self.take()
-        self.view.attestations.objects[("", NODE)] = Kept(NODE_UID, "att", 1, {})
+        self.view.attestations._put(("", NODE), Kept(NODE_UID, "att", 1, {}))
         self.nodes.reconcile(NODE)
         stored = self.body_of(f"{ATTESTATION}/status")["status"]
-        self.view.attestations.objects[("", NODE)] = Kept(NODE_UID, "att", 1, stored)
+        self.view.attestations._put(("", NODE), Kept(NODE_UID, "att", 1, stored))
         self.api.requests.clear()
 
     def take(self, **changes: Any) -> None:
@@ -109,18 +108,13 @@ class World:
         return again
 
     def put_node(self, labels: dict[str, str]) -> None:
-        self.view.nodes.objects[("", NODE)] = ObservedNode(a_node(), labels, (), "7")
+        self.view.nodes._put(("", NODE), ObservedNode(a_node(), labels, (), "7"))
 
     def put_pod(self, pod: ObservedPod) -> None:
-        key = (pod.pod.namespace, pod.pod.name)
-        old = self.view.pods.objects.get(key)
-        self.view.pods.objects[key] = pod
-        self.view._pod_changed(key, old, pod)
+        self.view.pods._put((pod.pod.namespace, pod.pod.name), pod)
 
     def put_release(self, name: str, kept: Kept[Any]) -> None:
-        old = self.view.releases.objects.get(("", name))
-        self.view.releases.objects[("", name)] = kept
-        self.view._release_changed(("", name), old, kept)
+        self.view.releases._put(("", name), kept)
 
     def body_of(self, path: str) -> Any:
         return next(body for _, asked, body in self.api.requests if asked == path)
@@ -240,7 +234,7 @@ def test_a_controller_that_takes_over_between_label_and_taint_leaves_no_taint_ou
     with pytest.raises(KubeConflict):
         world.reconcile()
     stored = world.body_of(f"{ATTESTATION}/status")["status"]
-    world.view.attestations.objects[("", NODE)] = Kept(NODE_UID, "att", 1, stored)
+    world.view.attestations._put(("", NODE), Kept(NODE_UID, "att", 1, stored))
     world.put_node({})
     world.api.requests.clear()
     successor = NodeReconciler(world.view, world.book, world.writer, world.evictions, lambda: world.now)
@@ -251,9 +245,9 @@ def test_a_controller_that_takes_over_between_label_and_taint_leaves_no_taint_ou
 def test_a_taint_that_came_with_the_node_stays_while_nothing_is_known_of_it() -> None:
     world = World()
     world.book._entries.clear()
-    del world.view.attestations.objects[("", NODE)]
+    world.view.attestations._put(("", NODE), None)
     taint = {"key": UNVERIFIED_TAINT, "effect": "NoSchedule"}
-    world.view.nodes.objects[("", NODE)] = ObservedNode(a_node(), {}, (taint,), "7")
+    world.view.nodes._put(("", NODE), ObservedNode(a_node(), {}, (taint,), "7"))
     world.nodes.reconcile(NODE)
     assert world.api.requests == []
 
@@ -265,7 +259,7 @@ def test_a_replica_that_does_not_lead_writes_nothing() -> None:
 
 
 def test_the_attestation_of_a_node_that_is_gone_goes(world: World) -> None:
-    del world.view.nodes.objects[("", NODE)]
+    world.view.nodes._put(("", NODE), None)
     assert world.nodes.reconcile(NODE) is None
     assert world.api.asked() == [("DELETE", ATTESTATION)]
 
@@ -297,16 +291,25 @@ def test_a_gate_stays_while_no_node_passes_and_while_an_object_cannot_be_read(wo
     world.put_pod(ObservedPod(a_pod(name="g", uid=PodUid("g"), gates=(ATTESTATION_GATE,)), (), None))
     ungoverned = a_pod(name="u", uid=PodUid("u"), service_account="plain", gates=(ATTESTATION_GATE,))
     world.put_pod(ObservedPod(ungoverned, (), None))
-    world.view.workloads.unreadable = frozenset({("", "newer")})
+    world.view.workloads._put(("", "newer"), Failure(ReasonCode.MANIFEST_INVALID, "spec"))
     world.put_node({})
     assert gates.reconcile("ml/g") is not None
     assert gates.reconcile("ml/u") is not None
     assert world.api.requests == []
     world.put_node({VERIFIED_LABEL: "true", HOLDS: "true"})
-    world.view.workloads.unreadable = frozenset()
+    world.view.workloads._put(("", "newer"), None)
     gates.reconcile("ml/g")
     gates.reconcile("ml/u")
     assert [path.rpartition("/")[2] for _, path in world.api.asked()] == ["g", "u"]
+
+
+def test_a_gate_opens_where_policies_only_warn(world: World) -> None:
+    world.put_pod(ObservedPod(a_pod(name="g", uid=PodUid("g"), gates=(ATTESTATION_GATE,)), (), None))
+    world.put_node({})
+    warns = a_policy(enforcement="warn")
+    world.view.policies._put(("", warns.name), Kept(warns, "u", 1, {}))
+    Gates(world.view, world.writer, lambda: world.now).reconcile("ml/g")
+    assert [path.rpartition("/")[2] for _, path in world.api.asked()] == ["g"]
 
 
 def test_the_results_lease_is_not_renewed_while_results_are_not_fresh(world: World) -> None:

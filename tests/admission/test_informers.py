@@ -45,9 +45,11 @@ class Server:
 
 
 @contextmanager
-def following(folder: Path, server: Server) -> Iterator[Informer[str]]:
+def following(folder: Path, server: Server, heard: list[Any] | None = None) -> Iterator[Informer[str]]:
+    """An informer of what `server` says; `heard` gets what is told of each object: name, before, after."""
     with scripted_api(folder, server) as (client, _):
-        informer = Informer(client, "/x", read, lambda: None)
+        on_change = None if heard is None else lambda key, old, new: heard.append((key[1], old, new))
+        informer = Informer(client, "/x", read, on_change=on_change)
         informer.start()
         try:
             yield informer
@@ -182,7 +184,50 @@ def test_a_fault_of_our_own_is_not_the_end_of_the_cache(tmp_path: Path) -> None:
 
     server = Server([lambda: a_list(an_object("a", "5"), version="5")], [quiet])
     with scripted_api(tmp_path, server) as (client, _):
-        informer = Informer(client, "/x", faulty, lambda: None)
+        informer = Informer(client, "/x", faulty)
         informer.start()
         until(lambda: dict(informer.moment()[1]) == {("", "a"): "a"}, informers.MAX_BACKOFF_SECONDS + 3)
         informer.stop()
+
+
+def test_each_object_that_changed_is_told_with_what_it_was_and_what_it_is(tmp_path: Path) -> None:
+    lists = [
+        lambda: a_list(an_object("a", "5"), an_object("b", "5"), version="5"),
+        lambda: a_list(an_object("b", "50", "new"), an_object("c", "50", "bad"), an_object("d", "50"), version="50"),
+    ]
+    told = events(
+        ("MODIFIED", an_object("a", "6", "changed")),
+        ("MODIFIED", {**an_object("a", "7", "changed"), "status": {"heartbeat": 1}}),
+        ("DELETED", an_object("a", "8")),
+    )
+    heard: list[Any] = []
+    watches = [lambda: told, lambda: events(("ERROR", a_status(410, "Expired"))), quiet]
+    with following(tmp_path, server := Server(lists, watches), heard) as informer:
+        until(lambda: server.versions[-1:] == ["50"])
+        assert informer.runs()
+    assert sorted(heard[:2]) == [("a", None, "a"), ("b", None, "a")]
+    assert heard[2:4] == [("a", "a", "changed"), ("a", "changed", None)]
+    assert sorted(heard[4:]) == [("b", "a", "new"), ("d", None, "a")]
+
+
+def test_an_object_that_can_no_longer_be_read_is_told_as_gone_and_named_as_unreadable(tmp_path: Path) -> None:
+    told = events(("MODIFIED", an_object("a", "6", "bad")))
+    heard: list[Any] = []
+    server = Server([lambda: a_list(an_object("a", "5"), an_object("b", "5"), version="5")], [lambda: told, quiet])
+    with following(tmp_path, server, heard) as informer:
+        until(lambda: "6" in server.versions)
+        assert heard[2:] == [("a", "a", None)]
+        assert (informer.get("a"), informer.get("b"), informer.values()) == (None, "a", ["a"])
+        assert (sorted(informer.unreadable()), sorted(informer.names())) == (["a"], ["a", "b"])
+
+
+def test_what_a_write_of_our_own_returned_is_there_at_once_and_told_once(tmp_path: Path) -> None:
+    written = an_object("a", "6", "written")
+    heard: list[Any] = []
+    with following(tmp_path, Server([lambda: a_list(an_object("a", "5"), version="5")], [quiet]), heard) as informer:
+        until(lambda: informer.get("a") == "a")
+        informer.told(written)
+        assert informer.get("a") == "written"
+        informer.told(written)
+        informer.told({"metadata": {}})
+        assert heard == [("a", None, "a"), ("a", "a", "written")]
