@@ -1,8 +1,8 @@
 """Takes everything off a cluster that would outlive Nodewarden or stand in the way without it.
 
 Guards first, since they would refuse the rest; then the webhooks, so that nothing waits for a server that is gone;
-then gates, node labels and taints, finalizers. Deployments, kinds and their objects go by whatever installed them.
-Does not evict anybody: pods run on, without anyone who looks at where.
+then gates, node labels and taints, finalizers, reports. Deployments, kinds and their objects go by whatever installed
+them. Does not evict anybody: pods run on, without anyone who looks at where.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from admission.controller.policy_reports import GROUP, PAGE_REPORTS, REPORTS
+from admission.controller.policy_results import is_ours
 from admission.controller.view import OURS
 from admission.kube import JSON_PATCH, MERGE_PATCH, KubeClient, KubeDenied, KubeNotFound
 from admission.trust_objects import (
@@ -51,6 +53,7 @@ def uninstall(client: KubeClient) -> Iterator[Removed]:
     yield from _node_marks(client)
     yield from _namespace_labels(client)
     yield from _finalizers(client)
+    yield from _policy_reports(client)
 
 
 def _registered(client: KubeClient, plural: str) -> Iterator[Removed]:
@@ -114,9 +117,19 @@ def _finalizers(client: KubeClient) -> Iterator[Removed]:
                 yield Removed("finalizer", f"{plural}/{metadata['name']}")
 
 
-def _all(client: KubeClient, path: str) -> list[Mapping[str, Any]]:
+def _policy_reports(client: KubeClient) -> Iterator[Removed]:
+    for item in _all(client, REPORTS, limit=PAGE_REPORTS):
+        if is_ours(item):
+            metadata = item["metadata"]
+            path = f"{GROUP}/namespaces/{metadata['namespace']}/policyreports/{metadata['name']}"
+            body = {"preconditions": {"uid": metadata["uid"]}}
+            _until_guards_are_gone(partial(client.request, "DELETE", path, body))
+            yield Removed("policy report", str(metadata["namespace"]))
+
+
+def _all(client: KubeClient, path: str, **parameters: str) -> list[Mapping[str, Any]]:
     try:
-        return [item for page in client.list_pages(path) for item in page["items"]]
+        return [item for page in client.list_pages(path, **parameters) for item in page["items"]]
     except KubeNotFound:
         return []  # the kind is not there, or not any more
 
