@@ -83,7 +83,12 @@ class LayeredStore(Generic[KeyT, ValueT]):
     def moment(self) -> Layers[KeyT, ValueT]:
         """What is there now, for as long as anyone likes to look at it."""
         if len(self._changes) > MAX_CHANGES:
-            merged = {**self._base, **self._changes}
-            self._base = {key: value for key, value in merged.items() if value is not None}
-            self._changes = {}
+            # A dictionary is copied as a block; to make it anew, key by key, would hold decisions up for milliseconds.
+            base = self._base.copy()
+            for key, value in self._changes.items():
+                if value is None:
+                    base.pop(key, None)
+                else:
+                    base[key] = value
+            self._base, self._changes = base, {}
         return Layers(self._base, self._changes.copy())
