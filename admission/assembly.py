@@ -15,12 +15,13 @@ from admission.cluster_events import EventWriter, notice_of, release_notice
 from admission.cluster_leases import ClusterLeases
 from admission.durable_state import DurableSequences, DurableState, UsedRequests
 from admission.events import reasons_of, report_failure
+from admission.exposition import Exposition
 from admission.key_sets import KeySet, fetch_key_set, load_key_set
 from admission.kube import KubeClient
 from admission.live_view import LiveClusterView
 from admission.local_leases import LocalLeases
 from admission.manifests import ManifestClusterView
-from admission.metrics import Exposition, ReviewMeter, ViewCollector
+from admission.metrics import ReviewMeter, ViewCollector, webhook_figures
 from admission.pod_tokens import ALGORITHMS as TOKEN_ALGORITHMS
 from admission.pod_tokens import PodTokenVerifier
 from admission.release import ReleaseService
@@ -117,7 +118,7 @@ def build_webhook(settings: WebhookSettings, clock: Clock, lost_lines: Callable[
         reload = _in_turn(keys.refresh, manifests.reload_if_changed, hot.refresh)
         app = webhook_app(manifests.state, reload, every, clock, unready=manifests.unready, meter=meter)
         return Service(
-            app, hot, Exposition(meter, ViewCollector(manifests.measures, manifests.state, clock), lost_lines)
+            app, hot, webhook_figures(meter, ViewCollector(manifests.measures, manifests.state, clock), lost_lines)
         )
     client = cluster_client(settings.kubernetes)
     view, events = LiveClusterView(client, verifier, report_failure), EventWriter(client, "nodewarden-webhook", clock)
@@ -135,7 +136,7 @@ def build_webhook(settings: WebhookSettings, clock: Clock, lost_lines: Callable[
         unready=lambda: view.unready() or (None if managed is None else managed.unready()),
         meter=meter,
     )
-    return Service(app, hot, Exposition(meter, ViewCollector(view.measures, view.state, clock), lost_lines))
+    return Service(app, hot, webhook_figures(meter, ViewCollector(view.measures, view.state, clock), lost_lines))
 
 
 def build_broker(settings: BrokerSettings, clock: Clock) -> Service:

@@ -6,19 +6,18 @@ in it that a caller chose: resources are those that the webhook knows, codes are
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from admission.clock import Clock
 from admission.cluster_view import AdmissionState
+from admission.exposition import Exposition, view_families
 from admission.view_measures import ViewMeasures
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
@@ -33,9 +32,6 @@ KNOWN_TARGETS = frozenset(
         *(f"pods/{part}" for part in ("proxy", "resize", "status")),
     }
 )
-KEPT_SECONDS = 1.0
-"""Attack: somebody who asks all the time, while each answer looks at every node."""
-
 Hook = Literal["validate", "mutate"]
 Outcome = Literal["allowed", "warned", "audited", "denied", "refused", "failed"]
 """`refused`: no review, or none that could be taken in (HTTP 4xx, 503). `failed`: our own fault (HTTP 500)."""
@@ -99,21 +95,7 @@ class ViewCollector(Collector):
         self._measures, self._state, self._clock = measures, state, clock
 
     def collect(self) -> Iterable[Metric]:
-        measures = self._measures()
-        for name, what, label, values in (
-            ("objects", "Objects in memory.", "kind", measures.objects),
-            (
-                "unreadable",
-                "Objects that could not be read: they deny.",
-                "kind",
-                measures.unreadable,
-            ),
-            ("silent_seconds", "How long ago each source was last heard of.", "source", measures.silent_seconds),
-        ):
-            family = GaugeMetricFamily(f"nodewarden_admission_view_{name}", what, labels=(label,))
-            for key, value in values.items():
-                family.add_metric((key,), value)
-            yield family
+        yield from view_families("nodewarden_admission", self._measures())
         yield from self._verdicts()
 
     def _verdicts(self) -> Iterator[Metric]:
@@ -154,20 +136,6 @@ class _ReviewCollector(Collector):
         )
 
 
-class Exposition:
-    """All figures of one webhook as text; made at most once in `KEPT_SECONDS`."""
-
-    def __init__(self, meter: ReviewMeter, view: ViewCollector, lost_lines: Callable[[], int]) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_ReviewCollector(meter, lost_lines))
-        self._registry.register(view)
-        ProcessCollector(registry=self._registry)
-        self._made_at, self._text = float("-inf"), b""
-
-    def __call__(self) -> bytes:
-        """The text in Prometheus' format 0.0.4."""
-        now = time.monotonic()
-        if now - self._made_at >= KEPT_SECONDS:
-            self._text = generate_latest(self._registry)
-            self._made_at = now
-        return self._text
+def webhook_figures(meter: ReviewMeter, view: ViewCollector, lost_lines: Callable[[], int]) -> Exposition:
+    """All figures of one webhook."""
+    return Exposition(_ReviewCollector(meter, lost_lines), view)

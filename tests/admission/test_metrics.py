@@ -18,11 +18,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from admission import metrics
+from admission import exposition
 from admission.cluster_view import AdmissionState
 from admission.live_view import LiveClusterView
 from admission.manifests import ManifestClusterView
-from admission.metrics import Exposition, ReviewMeter, ViewCollector
+from admission.metrics import ReviewMeter, ViewCollector, webhook_figures
 from admission.metrics_server import MAX_CONNECTIONS_PER_ADDRESS, serving_metrics
 from admission.results import InMemorySequences, ResultVerifier
 from admission.review import MAX_REVIEW_BYTES
@@ -59,7 +59,7 @@ def labelled(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]
 
 def figures_of(state: AdmissionState, meter: ReviewMeter | None = None) -> Samples:
     view = ViewCollector(lambda: measures_of({}, {}, 0.0), lambda: state, lambda: NOW)
-    return samples(Exposition(meter or ReviewMeter(), view, lambda: 7)().decode())
+    return samples(webhook_figures(meter or ReviewMeter(), view, lambda: 7)().decode())
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_every_figure_is_explained() -> None:
     view = ViewCollector(lambda: measures, a_cluster, lambda: NOW)
     meter = ReviewMeter()
     meter.count("validate", "pods", "denied", [Failure(ReasonCode.POD_UNKNOWN, "x")])
-    text = Exposition(meter, view, lambda: 0)().decode()
+    text = webhook_figures(meter, view, lambda: 0)().decode()
     served = set(re.findall(r"^# TYPE (nodewarden_\w+) ", text, re.MULTILINE))
     assert served == explained
 
@@ -239,11 +239,11 @@ def test_who_asks_all_the_time_gets_the_same_text_for_a_second(monkeypatch: pyte
         looks.append(1)
         return state
 
-    text = Exposition(ReviewMeter(), ViewCollector(lambda: measures_of({}, {}, 0.0), look, lambda: NOW), lambda: 0)
+    text = webhook_figures(ReviewMeter(), ViewCollector(lambda: measures_of({}, {}, 0.0), look, lambda: NOW), lambda: 0)
     made = len(looks)
     assert text() == text()
     assert len(looks) == made + 1
-    monkeypatch.setattr(metrics, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(exposition, "KEPT_SECONDS", 0.0)
     text()
     assert len(looks) == made + 2
 
