@@ -84,8 +84,10 @@ class PendingPods:
         key = (names, governance.raised, governance.faults)
         found = self._found.get(key)
         if found is None or found[0] != now:
-            self._found = {kept: value for kept, value in self._found.items() if value[0] == now}
-            found = self._found[key] = (now, waiting_of(governance, names, self._reasons(governance, now)))
+            found = (now, waiting_of(governance, names, self._reasons(governance, now)))
+            # A new dictionary each time: other threads may be reading the old one.
+            current = {kept: value for kept, value in self._found.copy().items() if value[0] == now}
+            self._found = {**current, key: found}
         return found[1]
 
     def _reasons(self, governance: Governance, now: int) -> Iterable[tuple[str, tuple[Failure, ...]]]:
