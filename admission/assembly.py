@@ -10,6 +10,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from admission.broker import broker_app
+from admission.broker_metrics import BrokerCollector, BrokerMeter
 from admission.clock import Clock
 from admission.cluster_events import EventWriter, notice_of, release_notice
 from admission.cluster_leases import ClusterLeases
@@ -139,8 +140,12 @@ def build_webhook(settings: WebhookSettings, clock: Clock, lost_lines: Callable[
     return Service(app, hot, webhook_figures(meter, ViewCollector(view.measures, view.state, clock), lost_lines))
 
 
-def build_broker(settings: BrokerSettings, clock: Clock) -> Service:
-    """The broker that `settings` describe. Raises the refusals of its parts; the sealed store must open."""
+def build_broker(settings: BrokerSettings, clock: Clock, lost_lines: Callable[[], int] = lambda: 0) -> Service:
+    """The broker that `settings` describe. Raises the refusals of its parts; the sealed store must open.
+
+    `lost_lines` as for `build_webhook`.
+    """
+    meter = BrokerMeter()
     store = SealedStore(settings.secrets.store, settings.secrets.key)
     store.names()
     keys, hot, every = result_keys(settings.results), HotCertificate(settings.tls), settings.reload_seconds
@@ -153,7 +158,7 @@ def build_broker(settings: BrokerSettings, clock: Clock) -> Service:
             EventWriter(client, "nodewarden-broker", clock),
         )
         leases = ClusterLeases(client)
-        Revocations(leases, client, store, view.state, clock).start()
+        Revocations(leases, client, store, view.state, clock, meter).start()
         view.start()
         leases.start()
         events.start()
@@ -164,16 +169,19 @@ def build_broker(settings: BrokerSettings, clock: Clock) -> Service:
             clock,
             denied=lambda identity, failures: events.tell(release_notice(identity, failures)),
             unready=lambda: view.unready() or leases.unready(),
+            meter=meter,
         )
-        return Service(app, hot)
+        return Service(app, hot, Exposition(BrokerCollector(meter, leases.count, view.measures, clock, lost_lines)))
     if settings.tokens is None:
         raise AssertionError("settings name an issuer of tokens beside manifests")
     issuer_keys = token_keys(settings.tokens)
     tokens = PodTokenVerifier(issuer_keys, settings.tokens.issuer)
     manifests = ManifestClusterView(tuple(settings.manifests or ()), verifier, tokens, report_failure)
-    service = ReleaseService(manifests, UsedRequests(state), LocalLeases(state), store)
+    local = LocalLeases(state)
+    service = ReleaseService(manifests, UsedRequests(state), local, store)
     reload = _in_turn(keys.refresh, issuer_keys.refresh, manifests.reload_if_changed, hot.refresh)
-    return Service(broker_app(service, reload, every, clock, unready=manifests.unready), hot)
+    app = broker_app(service, reload, every, clock, unready=manifests.unready, meter=meter)
+    return Service(app, hot, Exposition(BrokerCollector(meter, local.count, manifests.measures, clock, lost_lines)))
 
 
 def _given(tls: Tls | None) -> Tls:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
+from admission.broker_metrics import BrokerMeter, Outcome
 from admission.clock import Clock
 from admission.cluster_view import PodIdentity
 from admission.events import reasons_of, request_id
 from admission.http_edge import internal_error, problem, read_body, service_app, status_of
 from admission.release import Released, ReleaseDenied, ReleaseService
-from verifier.wire.failures import Failure, Refusal
+from verifier.wire.failures import Failure, Refusal, Unavailable
 from verifier.wire.messages import decode_message
 from verifier.wire.release import ReleaseEnvelope
 
@@ -29,13 +31,15 @@ def broker_app(
     *,
     denied: Callable[[PodIdentity, tuple[Failure, ...]], None] = lambda _, __: None,
     unready: Callable[[], Failure | None] = lambda: None,
+    meter: BrokerMeter | None = None,
 ) -> FastAPI:
     """`POST /v1/secrets/release` over `service`. `denied` hears of pods that were denied, and must not block."""
     app = service_app(reload, reload_seconds, unready)
+    counted = BrokerMeter() if meter is None else meter
 
     @app.post("/v1/secrets/release")
     async def post_release(request: Request) -> Response:
-        identity = request_id(request.headers.get("x-request-id"))
+        identity, began = request_id(request.headers.get("x-request-id")), time.monotonic()
         try:
             body = await read_body(request, MAX_ENVELOPE_BYTES)
             envelope = decode_message(ReleaseEnvelope, body, "request", MAX_ENVELOPE_BYTES)
@@ -43,16 +47,22 @@ def broker_app(
             released = await asyncio.to_thread(service.release, envelope, clock())
         except ReleaseDenied as denial:
             _log_denied(identity, denial.failures)
+            counted.answered("denied", time.monotonic() - began, denial.failures)
             if denial.identity is not None:
                 denied(denial.identity, denial.failures)
             return problem(403, denial.failures, identity)
         except Refusal as refusal:
             _log_denied(identity, (refusal.failure,))
+            outcome: Outcome = "unavailable" if isinstance(refusal, Unavailable) else "refused"
+            counted.answered(outcome, time.monotonic() - began, (refusal.failure,))
             return problem(status_of(refusal), (refusal.failure,), identity)
         except Exception as error:  # noqa: BLE001 - the edge: whatever failed, nothing is released
             structlog.get_logger().error("release_failed", request_id=identity, error=type(error).__name__)
+            counted.answered("failed", time.monotonic() - began)
             return internal_error(identity)
         _log_released(identity, released)
+        counted.answered("released", time.monotonic() - began)
+        counted.released(len(released.response.secrets))
         return Response(
             released.response.model_dump_json(),
             media_type="application/json",

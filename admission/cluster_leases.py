@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from admission.decision import Release
 from admission.informers import Informer
 from admission.kube import KubeClient, KubeConflict, KubeNotFound
 from admission.lease_records import LeaseRecord, read_record, release_object
-from admission.leases import Lease, key_of
+from admission.leases import Lease, LeaseState, key_of
 from admission.trust_objects import SecretGrant
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal, Rejection, Unavailable
@@ -68,6 +69,12 @@ class ClusterLeases:
         if silence < MAX_SILENCE_SECONDS:
             return None
         return Failure(ReasonCode.VIEW_STALE, "view.secretreleases", f"silent for {silence:.0f} s", limit)
+
+    def count(self, now: int) -> Mapping[LeaseState, int]:
+        """As `LeaseBook.count`."""
+        found: Counter[LeaseState] = Counter({"live": 0, "ordered": 0, "revoked": 0, "ended": 0, "unreadable": 0})
+        found.update(_state(record, now) for record in self._informer.moment()[1].values())
+        return found
 
     def take(self, release: Release, key_sha256: str, now: int) -> tuple[Lease, ...]:
         """As `LeaseBook.take`. Raises Unavailable `view-stale`, `lease-not-recorded`.
@@ -161,6 +168,16 @@ class ClusterLeases:
             touched, self._touched = self._touched, set()
         for name in touched:
             self._opened(name)
+
+
+def _state(record: LeaseRecord | Failure, now: int) -> LeaseState:
+    if isinstance(record, Failure):
+        return "unreadable"
+    if record.open:
+        return "ordered"
+    if record.revoked:
+        return "revoked"
+    return "live" if record.expires_at > now else "ended"
 
 
 def _unrecorded(path: str, refusal: Refusal) -> Unavailable:

@@ -55,7 +55,8 @@ def broker(config: ConfigOption) -> None:
     """Serve the secret broker until SIGTERM."""
     lines = configure_logging()
     settings = load_settings(BrokerSettings, config)
-    _serve("broker", build_broker(settings, system_clock), settings.listen, lines)
+    service = build_broker(settings, system_clock, lambda: lines.lost)
+    _serve("broker", service, settings.listen, lines, settings.metrics)
 
 
 def _serve(name: str, service: Service, listen: Listen, lines: LineWriter, metrics: Listen | None = None) -> None:

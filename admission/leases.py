@@ -8,13 +8,17 @@ and binding key until it ends, and to nobody else. Records are kept by a `LeaseB
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from admission.decision import Release
 from admission.trust_objects import SecretGrant
 from verifier.wire.encoding import canonical_json
 from verifier.wire.failures import Failure
+
+LeaseState = Literal["live", "ordered", "revoked", "ended", "unreadable"]
+"""`ordered`: to be revoked, and that has no answer yet. What is `unreadable` gives no lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class LeaseBook(Protocol):
 
     def unready(self) -> Failure | None:
         """Why no lease can be given now; None while the book is as good as what it is a copy of."""
+        ...
+
+    def count(self, now: int) -> Mapping[LeaseState, int]:
+        """How many leases are recorded, by their state. Raises Unavailable `store-unavailable`."""
         ...
 
     def take(self, release: Release, key_sha256: str, now: int) -> tuple[Lease, ...]:

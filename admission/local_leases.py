@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import uuid4
 
 from admission.decision import Release
 from admission.durable_state import DurableState
-from admission.leases import Lease, end_of, key_of
+from admission.leases import Lease, LeaseState, end_of, key_of
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Rejection
 
@@ -22,6 +23,14 @@ class LocalLeases:
 
     def unready(self) -> Failure | None:
         return None
+
+    def count(self, now: int) -> Mapping[LeaseState, int]:
+        """As `LeaseBook.count`."""
+        with self._state.transaction() as connection:
+            live, all_of_them = connection.execute(
+                "SELECT COUNT(*) FILTER (WHERE expires_at > ?), COUNT(*) FROM leases", (now,)
+            ).fetchone()
+        return {"live": live, "ended": all_of_them - live}
 
     def require_standing(self, leases: tuple[Lease, ...]) -> None:  # noqa: ARG002 - none is ever revoked here
         return

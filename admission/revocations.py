@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
+from admission.broker_metrics import BrokerMeter
 from admission.clock import Clock
 from admission.cluster_leases import RELEASES, REQUEST_SECONDS, ClusterLeases
 from admission.cluster_view import AdmissionState
@@ -39,7 +40,9 @@ class Revocations:
         backend: SecretBackend,
         state: Callable[[], AdmissionState],
         clock: Clock,
+        meter: BrokerMeter | None = None,
     ) -> None:
+        self._meter = BrokerMeter() if meter is None else meter
         self._leases, self._client, self._backend = leases, client, backend
         self._state, self._clock = state, clock
         self._queue: WorkQueue[str] = WorkQueue(self.reconcile)
@@ -84,9 +87,11 @@ class Revocations:
         try:
             message = self._backend.end_lease(record.secret, record.uid)
         except Refusal as refusal:
+            self._meter.revocation("failed")
             self._write(record, failing_status(record, str(refusal), self._clock()))
             raise
         if self._write(record, revoked_status(record, message, self._clock())):
+            self._meter.revocation("done")
             structlog.get_logger().info(
                 "lease_revoked",
                 lease_id=record.uid,

@@ -160,6 +160,8 @@ class BrokerSettings(_Service):
 
     state_file: FilePath
     """Where leases, used requests and sequences are remembered."""
+    metrics: MetricsListen | None = None
+    """As the webhook's."""
     tls: Tls
     tokens: Tokens | None = None
     """Whose tokens count, with manifests; a cluster's own API server is asked instead (TokenReview)."""
