@@ -36,6 +36,8 @@ Work = tuple[str, str]
 
 COALESCE_SECONDS = 0.5
 """Statuses, counts and the node set wait this long, so that a burst of changes is one write."""
+LEASES_SECONDS = 0.1
+"""A node with a thousand leases is not looked at for each of them; what a look finds new is ordered at once."""
 BAD_NEWS_SECONDS = -60.0
 """A verdict that is not affirming goes ahead of all that waits, so that no wave of good news holds it up."""
 LOOK_SECONDS = 0.1
@@ -172,6 +174,8 @@ class Controller:
                 self._everything()
             case "node" | "gate":
                 self._queue.add((kind, name))
+            case "leases":
+                self._queue.add(("node", name), LEASES_SECONDS)
             case _:
                 self._queue.add((kind, name), COALESCE_SECONDS)
 

@@ -204,7 +204,7 @@ class ControllerView:
                 self._releases.setdefault(str(new.value.get("nodeName")), {})[key] = new
         for kept in (old, new):
             if kept is not None:
-                self._changed("node", str(kept.value.get("nodeName")))
+                self._changed("leases", str(kept.value.get("nodeName")))
                 pod = self.pod(str(kept.value.get("namespace")), str(kept.value.get("podName")))
                 for workload in () if pod is None else self.workloads_of(pod.namespace, pod.service_account):
                     self._changed("workload", workload.name)
