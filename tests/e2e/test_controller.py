@@ -133,9 +133,9 @@ def test_a_fallen_verdict_takes_the_label_within_two_seconds_and_evicts_the_sens
     assert _condition(status, "Verified") == ("False", "NodeNotVerified")
     assert not cluster.ending(namespace, "plain")
     until("out of the set", lambda: verified not in _node_set(cluster))
-    events = cluster.admin.must_get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
-    lost = [event for event in events if event["reason"] == "NodeVerificationLost"]
-    assert any(ReasonCode.NODE_NOT_VERIFIED.value in event["note"] for event in lost)
+    until("people are told", lambda: bool(_notes(cluster, namespace, "NodeVerificationLost")))
+    notes = [note for _, note in _notes(cluster, namespace, "NodeVerificationLost")]
+    assert all(ReasonCode.NODE_NOT_VERIFIED.value in note for note in notes)
 
 
 def test_the_fallen_result_is_in_the_attestation_before_the_label_goes(cluster: Controllers, verified: str) -> None:
@@ -479,9 +479,13 @@ def test_a_pod_that_waits_and_its_owner_are_told_why_once_and_again_when_the_rea
 
 
 def _pending(cluster: Controllers, namespace: str) -> list[tuple[str, str]]:
-    """(kind, note) of the Events `AttestationPending`."""
+    return _notes(cluster, namespace, "AttestationPending")
+
+
+def _notes(cluster: Controllers, namespace: str, reason: str) -> list[tuple[str, str]]:
+    """(kind, note) of the Events with that reason."""
     items = cluster.admin.must_get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
-    return [(item["regarding"]["kind"], item["note"]) for item in items if item["reason"] == "AttestationPending"]
+    return [(item["regarding"]["kind"], item["note"]) for item in items if item["reason"] == reason]
 
 
 def _pods(cluster: Controllers, path: str) -> dict[str, int]:
