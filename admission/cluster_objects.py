@@ -90,26 +90,27 @@ class Reader:
 
     def object(self, parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         value = parent.get(name)
+        if type(value) is dict:
+            return value
         if value is None:
             return {}
-        if not isinstance(value, dict):
-            raise self.fault(name, type(value).__name__, "an object")
-        return value
+        raise self.fault(name, type(value).__name__, "an object")
 
     def text(self, parent: Mapping[str, Any], name: str) -> str:
         """The text field, or "" where absent: Kubernetes leaves empty text out."""
         value = parent.get(name)
+        if type(value) is str:
+            return value
         if value is None:
             return ""
-        if type(value) is not str:
-            raise self.fault(name, type(value).__name__, "text")
-        return value
+        raise self.fault(name, type(value).__name__, "text")
 
     def required_text(self, parent: Mapping[str, Any], name: str) -> str:
-        value = self.text(parent, name)
-        if not value:
-            raise self.fault(name, "absent or empty", "text")
-        return value
+        value = parent.get(name)
+        if type(value) is str and value:
+            return value
+        self.text(parent, name)
+        raise self.fault(name, "absent or empty", "text")
 
     def objects(self, parent: Mapping[str, Any], name: str, limit: int) -> list[Mapping[str, Any]]:
         value = parent.get(name)

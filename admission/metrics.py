@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Literal
 
@@ -49,11 +49,12 @@ class ReviewMeter:
         }
         self._seconds: dict[Hook, float] = {"validate": 0.0, "mutate": 0.0}
 
-    def count(self, hook: Hook, target: str, outcome: Outcome, failures: Iterable[Failure] = ()) -> None:
+    def count(self, hook: Hook, target: str, outcome: Outcome, failures: Collection[Failure] = ()) -> None:
         """One review of `target` (resource/subresource) came to `outcome`, for the codes of `failures`."""
         self._reviews[hook, target if target in KNOWN_TARGETS else "other", outcome] += 1
-        for code in {failure.code for failure in failures}:
-            self._reasons[hook, outcome, code] += 1
+        if failures:
+            for code in {failure.code for failure in failures}:
+                self._reasons[hook, outcome, code] += 1
 
     def took(self, hook: Hook, seconds: float) -> None:
         """A review, from its bytes to the answer's, took so long."""
