@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 
 from admission.clock import system_clock
@@ -16,19 +18,24 @@ from admission.controller.settings import ControllerSettings
 from admission.controller.uninstall import uninstall as take_away
 from admission.events import configure_logging
 from admission.kube import KubeClient
+from admission.metrics_server import serving_metrics
 from admission.settings import read_settings
 
 
 def controller(config: Annotated[Path, typer.Option("--config", help="Settings file (YAML).")]) -> None:
     """Follow the verifier and keep labels, taints, gates and pods to what it says, until SIGTERM."""
-    configure_logging()
+    lines = configure_logging()
     settings = read_settings(ControllerSettings, config)
     running = Controller(settings, system_clock)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
     health = settings.health
     server = None if health is None else serve_health(health.host, health.port, running.healthy)
-    running.run()
+    with ExitStack() as stack:
+        if settings.metrics is not None:
+            port = stack.enter_context(serving_metrics(running.figures(lambda: lines.lost), settings.metrics))
+            structlog.get_logger().info("metrics_ready", host=settings.metrics.host, port=port)
+        running.run()
     if server is not None:
         server.shutdown()
 

@@ -8,6 +8,7 @@ import time
 import structlog
 
 from admission.controller.loss import Ending, next_step
+from admission.controller.meter import ControllerMeter
 from admission.controller.observed import ObservedPod
 from admission.controller.writer import Writer
 from admission.kube import KubeConflict, KubeDenied, KubeNotFound, KubeUnavailable
@@ -19,8 +20,9 @@ LOST_EVENT = "NodeVerificationLost"
 class Evictions:
     """What was asked of which pod, and the pace of endings for silence. Safe to use from any thread."""
 
-    def __init__(self, writer: Writer, silent_per_minute: int) -> None:
+    def __init__(self, writer: Writer, silent_per_minute: int, meter: ControllerMeter | None = None) -> None:
         self._writer = writer
+        self._meter = ControllerMeter() if meter is None else meter
         self._pause_seconds = 60.0 / silent_per_minute
         self._lock = threading.Lock()
         self._asked: dict[str, float] = {}
@@ -50,6 +52,7 @@ class Evictions:
             if first:
                 self._asked[uid] = now
         if first:
+            self._meter.ending(ending.cause, "begun")
             note = " ".join(f"{failure.code.value} ({failure.line()})." for failure in ending.failures[:4])
             structlog.get_logger().warning(
                 "pod_ending", namespace=pod.pod.namespace, name=pod.pod.name, cause=ending.cause, note=note
@@ -60,10 +63,11 @@ class Evictions:
             case "evict" if pod.pod.deleting:
                 return self._hurry(pod, ending, first=first)
             case "evict":
-                self._evict(pod, ending.on_loss.grace_period_seconds)
+                self._evict(pod, ending)
                 return AGAIN_SECONDS
             case "delete":
                 self._writer.delete(_path(pod), uid, ending.on_loss.grace_period_seconds)
+                self._meter.ending(ending.cause, "deleted")
                 with self._lock:
                     self._deleted.add(uid)
                 return None
@@ -76,12 +80,15 @@ class Evictions:
             self._writer.delete(_path(pod), str(pod.pod.uid), ending.on_loss.grace_period_seconds)
         return AGAIN_SECONDS
 
-    def _evict(self, pod: ObservedPod, grace_seconds: int) -> None:
+    def _evict(self, pod: ObservedPod, ending: Ending) -> None:
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.pod.name, "namespace": pod.pod.namespace},
-            "deleteOptions": {"gracePeriodSeconds": grace_seconds, "preconditions": {"uid": pod.pod.uid}},
+            "deleteOptions": {
+                "gracePeriodSeconds": ending.on_loss.grace_period_seconds,
+                "preconditions": {"uid": pod.pod.uid},
+            },
         }
         try:
             self._writer.create(f"{_path(pod)}/eviction", body)
@@ -89,6 +96,7 @@ class Evictions:
             return
         except (KubeUnavailable, KubeDenied) as refusal:
             # 429: a disruption budget. Asked again until the grace is over, and then nobody is asked.
+            self._meter.ending(ending.cause, "refused")
             structlog.get_logger().info("eviction_refused", name=pod.pod.name, reason=str(refusal))
 
 

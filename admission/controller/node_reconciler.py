@@ -24,6 +24,7 @@ from admission.controller.attestation_object import (
 )
 from admission.controller.eviction import LOST_EVENT, Evictions
 from admission.controller.loss import fate_of
+from admission.controller.meter import ControllerMeter
 from admission.controller.node_marks import (
     VERIFIED_LABEL,
     both,
@@ -58,7 +59,9 @@ class NodeReconciler:
         writer: Writer,
         evictions: Evictions,
         clock: Clock,
+        meter: ControllerMeter | None = None,
     ) -> None:
+        self._meter = ControllerMeter() if meter is None else meter
         self._view, self._book, self._writer, self._evictions = view, book, writer, evictions
         self._clock = clock
         self._orders = RevocationOrders(view, writer)
@@ -124,9 +127,11 @@ class NodeReconciler:
         if not standing.fallen:
             self._fell_at.pop(name, None)
             self._unwritten.pop(name, None)
+            self._meter.settled(name)
             return None
         if name not in self._fell_at:
             self._fell_at[name] = self._unwritten[name] = time.monotonic()
+            self._meter.fell(name)
         return self._fell_at[name]
 
     def _current(self, kept: Kept[str] | None, standing: NodeStanding, entry: Entry | None) -> Kept[str] | None:
@@ -161,6 +166,8 @@ class NodeReconciler:
         """The node has the labels and taints that it shall have. Returns whether anything was written for that."""
         labels = label_patch(observed, labels_wanted(standing))
         taints = taint_patch(observed, taints_wanted(observed, standing, lost))
+        if labels is None:
+            self._meter.settled(observed.node.name)
         patch = both(labels, taints)
         if patch is None:
             return False
@@ -182,6 +189,7 @@ class NodeReconciler:
         return True
 
     def _note_marks(self, observed: ObservedNode, standing: NodeStanding) -> None:
+        self._meter.unlabelled(observed.node.name)
         structlog.get_logger().info("node_labelled", node=observed.node.name, policies=sorted(standing.labelled))
         if VERIFIED_LABEL in observed.labels and not standing.labelled:
             failures = [failure for part in standing.policies for failure in part.failures]
@@ -219,5 +227,6 @@ class NodeReconciler:
             self._evictions.forget(uid)
         self._fell_at.pop(name, None)
         self._unwritten.pop(name, None)
+        self._meter.settled(name)
         self._stored.pop(name, None)
         self._pods_wait.discard(name)

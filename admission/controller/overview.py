@@ -9,7 +9,7 @@ from admission.clock import Clock
 from admission.controller.eviction import LOST_EVENT
 from admission.controller.lease_status import secrets_released
 from admission.controller.node_set import NAME, node_set, node_set_object
-from admission.controller.scan import policy_status, scan_workload, workload_status
+from admission.controller.scan import WorkloadScan, policy_status, scan_workload, workload_status
 from admission.controller.standing import NodeStanding, standing_of
 from admission.controller.view import OURS, ControllerView
 from admission.controller.writer import Writer
@@ -28,14 +28,17 @@ class Overview:
         self._view, self._writer, self._clock = view, writer, clock
         self._announced: set[str] = set()
         self._entries: Mapping[str, str] | None = None
+        self._pods: dict[str, WorkloadScan] = {}
 
     def workload(self, name: str) -> float | None:
         """The SensitiveWorkload's status is current; pods that newly run where they may not have an Event."""
         kept = self._view.workloads.get(name)
         if kept is None:
+            self._pods.pop(name, None)
             return None
         now = self._clock()
         scan = scan_workload(self._view, kept.value, self._view.pods.values(), now)
+        self._pods[name] = scan
         passed = frozenset(policy for standing in self._standings(now) for policy in standing.labelled)
         policies = {policy.name: policy.name in passed for policy in self._view.all_policies()}
         status = workload_status(kept.value, scan, policies, kept.status, kept.generation, now)
@@ -82,6 +85,16 @@ class Overview:
         """Another replica may have written meanwhile: nothing of what stands is known."""
         self._entries = None
         self._announced.clear()
+        self._pods.clear()
+
+    def pods(self) -> Mapping[str, int]:
+        """How many pods of all workloads stood how at the last scan."""
+        scans = list(self._pods.copy().values())
+        return {
+            "verified": sum(scan.verified for scan in scans),
+            "gated": sum(scan.gated for scan in scans),
+            "violating": sum(len(scan.violations) for scan in scans),
+        }
 
     def _replace(self, path: str, entries: Mapping[str, str]) -> None:
         self._writer.patch(f"{path}/{NAME}", [{"op": "replace", "path": "/spec/nodes", "value": dict(entries)}])

@@ -19,14 +19,18 @@ from admission.controller.eviction import Evictions
 from admission.controller.gates import Gates
 from admission.controller.heartbeat import ResultsHeartbeat
 from admission.controller.leadership import Leadership
+from admission.controller.meter import ControllerMeter
+from admission.controller.metrics import ControllerCollector, Watched
 from admission.controller.node_reconciler import NodeReconciler
 from admission.controller.overview import Overview
+from admission.controller.policy_reports import PolicyReports
 from admission.controller.results_book import ResultsBook
 from admission.controller.results_stream import ALIVE_SECONDS, ResultsStream
 from admission.controller.settings import ControllerSettings
 from admission.controller.view import ControllerView
 from admission.controller.work_queue import WorkQueue
 from admission.controller.writer import Writer
+from admission.exposition import Exposition
 from admission.kube import KubeClient
 from admission.results import InMemorySequences, ResultVerifier
 from verifier.wire.result import Verdict
@@ -40,6 +44,8 @@ LEASES_SECONDS = 0.1
 """A node with a thousand leases is not looked at for each of them; what a look finds new is ordered at once."""
 BAD_NEWS_SECONDS = -60.0
 """A verdict that is not affirming goes ahead of all that waits, so that no wave of good news holds it up."""
+REPORT_SECONDS = 5.0
+"""So much later than statuses, since each look reads all reports."""
 LOOK_SECONDS = 0.1
 KEYS_SECONDS = 5.0
 PATIENCE_SECONDS = 3.0
@@ -63,9 +69,11 @@ class Controller:
         self._stream = ResultsStream(stream.url, stream.ca_file, stream.token_file, self._take)
         self._leadership = Leadership(client, settings.namespace, self._identity, self._stream.alive)
         writer = self._writer = Writer(client, self._leadership.holds)
-        evictions = Evictions(writer, settings.silent_evictions_per_minute)
-        self._nodes = NodeReconciler(self._view, self._book, writer, evictions, clock)
+        self._meter, self._clock = ControllerMeter(), clock
+        evictions = Evictions(writer, settings.silent_evictions_per_minute, self._meter)
+        self._nodes = NodeReconciler(self._view, self._book, writer, evictions, clock, self._meter)
         self._gates, self._overview = Gates(self._view, writer, clock), Overview(self._view, writer, clock)
+        self._reports = PolicyReports(self._view, client, writer, clock) if settings.policy_reports else None
         self._heartbeat = ResultsHeartbeat(writer, settings.namespace, self._identity, self._fresh)
         self._workers = settings.workers
         self._stop = threading.Event()
@@ -77,6 +85,11 @@ class Controller:
         """Whether every part's thread lives; the verifier or the API server being away is no illness of ours."""
         watching = all(informer.runs() for informer in self._view.informers())
         return not self._stop.is_set() and watching and all(thread.is_alive() for thread in self._threads)
+
+    def figures(self, lost_lines: Callable[[], int]) -> Exposition:
+        """What there is to scrape; `lost_lines` tells how many log lines were lost."""
+        parts = Watched(self._view, self._leadership, self._stream, self._queue, self._nodes, self._overview)
+        return Exposition(ControllerCollector(self._meter, parts, self._clock, lost_lines))
 
     def stop(self) -> None:
         self._stop.set()
@@ -139,8 +152,11 @@ class Controller:
             return
         self._leads = holds
         structlog.get_logger().info("leadership_changed", identity=self._identity, leads=holds)
+        self._meter.start_over()
         if holds:
             self._overview.take_over()
+            if self._reports is not None:
+                self._reports.take_over()
             self._everything()
         else:
             self._queue.clear()
@@ -155,6 +171,8 @@ class Controller:
         entry = None if node is None else self._book.entry(node)
         if entry is not None and self._leads:
             bad = entry.result.verdict is not Verdict.AFFIRMING
+            if bad:
+                self._meter.fell(entry.result.node_name)
             self._queue.add(("node", entry.result.node_name), BAD_NEWS_SECONDS if bad else 0.0)
 
     def _marks_changed(self) -> None:
@@ -178,11 +196,18 @@ class Controller:
                 self._queue.add(("node", name), LEASES_SECONDS)
             case _:
                 self._queue.add((kind, name), COALESCE_SECONDS)
+                if kind == "workload":
+                    self._report()
+
+    def _report(self) -> None:
+        if self._reports is not None:
+            self._queue.add(("reports", ""), REPORT_SECONDS)
 
     def _everything(self) -> None:
         for name in {*self._view.nodes.names(), *self._view.attestations.names()}:
             self._queue.add(("node", name))
         self._marks_changed()
+        self._report()
 
     def _reconcile(self, work: Work) -> float | None:
         kind, name = work
@@ -202,5 +227,7 @@ class Controller:
                 return self._overview.policy(name)
             case "node-set":
                 return self._overview.node_set(name)
+            case "reports" if self._reports is not None:
+                return self._reports.reconcile()
             case _:
                 raise AssertionError(kind)

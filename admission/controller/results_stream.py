@@ -39,6 +39,7 @@ class ResultsStream:
         self._url, self._ca_file, self._token_file, self._take = url.rstrip("/") + PATH, ca_file, token_file, take
         self._last_event = ""
         self._heard: float | None = None
+        self._last_heard = float("-inf")
         self._complete = False
         self._stop = threading.Event()
 
@@ -46,6 +47,10 @@ class ResultsStream:
         """Whether all that the verifier has said is here, as of ten seconds ago at most (monotonic clock)."""
         heard = self._heard
         return self._complete and heard is not None and time.monotonic() - heard < ALIVE_SECONDS
+
+    def silent_seconds(self) -> float:
+        """How long ago the verifier said anything, by this or an earlier connection; infinity where it never did."""
+        return time.monotonic() - self._last_heard
 
     def stop(self) -> None:
         """`run` returns within ten seconds, when its connection next says something or breaks."""
@@ -83,7 +88,7 @@ class ResultsStream:
                 raise Unavailable(ReasonCode.VERIFIER_REFUSED, self._url, f"status {answer.status_code}", "200")
             kind, identity, text = "", "", ""
             for line in _lines(answer):
-                self._heard = time.monotonic()
+                self._heard = self._last_heard = time.monotonic()
                 if self._stop.is_set():
                     return
                 name, _, value = line.partition(":")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from admission.settings import FilePath, Results, Text
+from admission.settings import FilePath, MetricsListen, Results, Text
 from admission.trust_objects import SYSTEM_NAMESPACE
 
 
@@ -50,3 +50,8 @@ class ControllerSettings(_Part):
     silent_evictions_per_minute: Annotated[int, Field(ge=1, le=6000)] = 10
     """How fast pods are ended after mere silence; a fallen verdict knows no pace."""
     health: Health | None = None
+    metrics: MetricsListen | None = None
+    """A port of its own for figures; none is served without it."""
+    policy_reports: bool = False
+    """Whether to keep a PolicyReport (wgpolicyk8s.io/v1alpha2) in each namespace with sensitive pods, where the cluster
+    has that kind. It needs the rights that the chart grants with `policyReports.enabled`."""

@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import structlog
@@ -21,6 +22,15 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
 KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """How many keys are due and wait for a worker, are in a worker's hands, and failed when they last were."""
+
+    ready: int
+    busy: int
+    failing: int
 
 
 class WorkQueue(Generic[KeyT]):
@@ -54,6 +64,13 @@ class WorkQueue(Generic[KeyT]):
         with self._ready:
             self._due.clear()
             self._heap.clear()
+
+    def load(self) -> QueueLoad:
+        """How much there is to do now."""
+        now = time.monotonic()
+        with self._ready:
+            ready = sum(due <= now for due in self._due.values())
+            return QueueLoad(ready, len(self._busy), len(self._failures))
 
     def stop(self) -> None:
         """Workers return when they have finished what is in their hands."""
