@@ -6,14 +6,12 @@ first one's. Known records are in memory, fed by a watch; only a lease that begi
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from admission.decision import Release
-from admission.informers import Informer
+from admission.informers import Informer, Key
 from admission.kube import KubeClient, KubeConflict, KubeNotFound
 from admission.lease_records import LeaseRecord, read_record, release_object
 from admission.leases import Lease, LeaseState, key_of
@@ -35,9 +33,9 @@ class ClusterLeases:
     def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
         self._opened: Callable[[str], None] = lambda _: None
-        self._lock = threading.Lock()
-        self._touched: set[str] = set()
-        self._informer: Informer[LeaseRecord] = Informer(client, RELEASES, self._read, self._changed, clock)
+        self._informer: Informer[LeaseRecord] = Informer(
+            client, RELEASES, read_record, clock=clock, on_change=self._changed
+        )
 
     def on_order(self, opened: Callable[[str], None]) -> None:
         """`opened` hears the name of each record whose order waits for an answer, in the watch's thread."""
@@ -52,12 +50,11 @@ class ClusterLeases:
 
     def get(self, name: str) -> LeaseRecord | None:
         """The record of that name, where it can be read."""
-        found = self._find(name)
-        return found if isinstance(found, LeaseRecord) else None
+        return self._informer.get(name)
 
     def records(self) -> list[LeaseRecord]:
         """All records that can be read, of one moment."""
-        return [found for found in self._informer.moment()[1].values() if isinstance(found, LeaseRecord)]
+        return self._informer.values()
 
     # --- LeaseBook ---
 
@@ -150,24 +147,16 @@ class ClusterLeases:
         conditions = {"preconditions": {"uid": record.uid, "resourceVersion": record.version}}
         self._client.request("DELETE", f"{RELEASES}/{record.name}", conditions, timeout_seconds=REQUEST_SECONDS)
 
-    # --- the watch ---
-
     def _find(self, name: str) -> LeaseRecord | Failure | None:
         return self._informer.moment()[1].get(("", name))
 
-    def _read(self, fields: Mapping[str, Any]) -> LeaseRecord:
-        record = read_record(fields)
-        if record.open:
-            with self._lock:
-                self._touched.add(record.name)
-        return record
+    def _changed(self, _key: Key, _old: LeaseRecord | None, new: LeaseRecord | None) -> None:
+        if new is not None and new.open:
+            self._opened(new.name)
 
-    def _changed(self) -> None:
-        # Told only now: before, the record in memory is still the one without the order.
-        with self._lock:
-            touched, self._touched = self._touched, set()
-        for name in touched:
-            self._opened(name)
+
+def _unrecorded(path: str, refusal: Refusal) -> Unavailable:
+    return Unavailable(ReasonCode.LEASE_NOT_RECORDED, path, f"{refusal.code.value}: {refusal.failure.observed}")
 
 
 def _state(record: LeaseRecord | Failure, now: int) -> LeaseState:
@@ -178,7 +167,3 @@ def _state(record: LeaseRecord | Failure, now: int) -> LeaseState:
     if record.revoked:
         return "revoked"
     return "live" if record.expires_at > now else "ended"
-
-
-def _unrecorded(path: str, refusal: Refusal) -> Unavailable:
-    return Unavailable(ReasonCode.LEASE_NOT_RECORDED, path, f"{refusal.code.value}: {refusal.failure.observed}")
