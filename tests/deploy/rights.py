@@ -80,3 +80,9 @@ RIGHTS: Mapping[str, set[Right]] = {
     "nodewarden-verifier": set(),
     "attester": set(),
 }
+
+POLICY_REPORTS: set[Right] = (
+    # What the controller gets with `policyReports.enabled` (policy_reports). A name cannot limit create.
+    _each("wgpolicyk8s.io", ("policyreports",), ("create",))
+    | _each("wgpolicyk8s.io", ("policyreports",), ("list", "patch", "delete"), ("nodewarden",))
+)

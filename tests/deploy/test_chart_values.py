@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
-from admission.settings import WebhookSettings
+from admission.controller.settings import ControllerSettings
+from admission.settings import BrokerSettings, WebhookSettings
 from tests.admission.served import make_certificate
 from tests.deploy.rendered import RenderRefusedError, render
+from tests.deploy.rights import POLICY_REPORTS, RIGHTS
+from tests.deploy.test_rights import rights_of
 
 
 def rendered(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -137,3 +141,32 @@ def test_without_the_attester_only_its_namespace_remains() -> None:
     found = rendered("--set", "attester.enabled=false")
     left = [kind for kind, name in found if name in {"attester", "nodewarden-attester"}]
     assert left == ["Namespace"]
+
+
+PARTS = (("webhook", WebhookSettings), ("controller", ControllerSettings), ("broker", BrokerSettings))
+
+
+@pytest.mark.parametrize(("part", "model"), PARTS)
+def test_figures_are_served_on_a_port_that_is_declared_and_let_through(part: str, model: type[BaseModel]) -> None:
+    name = f"nodewarden-{part}"
+    for value, ports in (("true", [9445]), ("false", [])):
+        found = rendered("--set", f"metrics.enabled={value}")
+        config = yaml.safe_load(found["ConfigMap", name]["data"][f"{part}.yaml"])
+        listen = model.model_validate(config).model_dump()["metrics"]
+        assert ([] if listen is None else [listen["port"]]) == ports
+        (container,) = found["Deployment", name]["spec"]["template"]["spec"]["containers"]
+        assert [port["containerPort"] for port in container["ports"] if port["name"] == "metrics"] == ports
+        (rule,) = found["NetworkPolicy", name]["spec"]["ingress"]
+        assert [port["port"] for port in rule["ports"]][1:] == ports
+
+
+def test_policy_reports_bring_the_setting_and_just_the_rights_that_they_need() -> None:
+    off, on = (rendered("--set", f"policyReports.enabled={value}") for value in ("false", "true"))
+    settings = [
+        yaml.safe_load(one["ConfigMap", "nodewarden-controller"]["data"]["controller.yaml"]) for one in (off, on)
+    ]
+    assert [ControllerSettings.model_validate(fields).policy_reports for fields in settings] == [False, True]
+    before, after = (set(rights_of(one["ClusterRole", "nodewarden-controller"])) for one in (off, on))
+    assert before == {right for right in RIGHTS["nodewarden-controller"] if ":" not in right[1]}
+    assert after - before == POLICY_REPORTS
+    assert before < after

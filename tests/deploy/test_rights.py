@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy.rendered import ROOT, Manifest, every_manifest, installed
-from tests.deploy.rights import RIGHTS, Right
+from tests.deploy.rights import POLICY_REPORTS, RIGHTS, Right
 
 ROLES = ("ClusterRole", "Role")
 KNOWN_PLURALS = {
@@ -31,6 +31,7 @@ KNOWN_PLURALS = {
     "nodes",
     "nodetrustpolicies",
     "persistentvolumeclaims",
+    "policyreports",
     "pods",
     "replicasets",
     "rolebindings",
@@ -54,10 +55,11 @@ def granted(account: str) -> Iterator[Right]:
         for binding in installed(f"{kind}Binding").values():
             if account in {subject["name"] for subject in binding["subjects"]}:
                 assert binding["roleRef"]["kind"] == kind
-                yield from _rights(installed(kind)[binding["roleRef"]["name"]])
+                yield from rights_of(installed(kind)[binding["roleRef"]["name"]])
 
 
-def _rights(role: Manifest) -> Iterator[Right]:
+def rights_of(role: Manifest) -> Iterator[Right]:
+    """Every right that the role grants."""
     place = f"{role['metadata']['namespace']}:" if role["kind"] == "Role" else ""
     for rule in role["rules"]:
         names = rule.get("resourceNames", ["*"])
@@ -116,7 +118,7 @@ def test_rights_and_code_name_the_same_resources() -> None:
     named = {part for part in re.findall(r"[\"/{}]([a-z]{4,})(?=[\"/?])", text) if part in KNOWN_PLURALS}
     granted_resources = {
         part
-        for rights in RIGHTS.values()
+        for rights in (*RIGHTS.values(), POLICY_REPORTS)
         for _, resource, _, _ in rights
         for part in resource.rpartition(":")[2].split("/")
     }
