@@ -11,12 +11,12 @@ RUN apt-get update && \
     apt-get install --yes --no-install-recommends python3 python3-venv && \
     rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md deploy/images/lock_of.py ./
+COPY pyproject.toml requirements.lock deploy/images/lock_of.py ./
 # Every package by the hash that the lock gives it, and none that another part needs.
 RUN python3 lock_of.py verifier pyproject.toml requirements.lock > part.lock && \
     python3 -m venv /opt/nodewarden && \
     /opt/nodewarden/bin/pip install --no-cache-dir --require-hashes -r part.lock
-COPY nodewarden.py ./
+COPY nodewarden.py README.md ./
 COPY policies policies
 COPY verifier verifier
 RUN /opt/nodewarden/bin/pip install --no-cache-dir --no-deps --no-build-isolation . && \

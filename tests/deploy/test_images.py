@@ -108,6 +108,20 @@ def test_copied_folders_exist_and_hold_what_the_part_imports(part: str) -> None:
     assert {"policies", "verifier", part, "nodewarden.py"} <= copied
 
 
+def test_what_the_images_copy_is_all_that_an_engine_is_sent() -> None:
+    first, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    *allowed, last = rest
+    copied = {
+        word
+        for part in PARTS
+        for name, arguments in instructions(part)
+        if name == "COPY" and "--from" not in arguments
+        for word in arguments.split()[:-1]
+    }
+    assert (first, last) == ("*", "**/__pycache__")
+    assert set(allowed) == {f"!{word}" for word in copied}
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_an_image_holds_what_its_packages_need_and_no_test_tools(part: str) -> None:
     chosen = packages(part)

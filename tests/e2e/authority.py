@@ -56,14 +56,15 @@ class Authority:
         )
 
     def server(self, file: str, *names: str) -> Certificate:
-        """A server certificate for loopback and `names`."""
-        alternatives = [x509.DNSName(name) for name in ("localhost", *names)]
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        """A server certificate for loopback and `names`, of which some may be addresses."""
+        alternatives: list[x509.GeneralName] = []
+        for name in ("localhost", *names, "127.0.0.1"):
+            try:
+                alternatives.append(x509.IPAddress(ipaddress.ip_address(name)))
+            except ValueError:
+                alternatives.append(x509.DNSName(name))
         return self._issue(
-            file,
-            _subject(file, ()),
-            ExtendedKeyUsageOID.SERVER_AUTH,
-            x509.SubjectAlternativeName([*alternatives, address]),
+            file, _subject(file, ()), ExtendedKeyUsageOID.SERVER_AUTH, x509.SubjectAlternativeName(alternatives)
         )
 
     def client(self, file: str, user: str, *groups: str) -> Certificate:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Options:
     admission_config: Path | None = None
     scheduler_qps: int | None = None
     apiserver_flags: Sequence[str] = ()
+    service_range: str = "10.0.0.0/24"
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ def control_plane(folder: Path, options: Options | None = None) -> Iterator[Cont
         kubeconfigs[name] = write_kubeconfig(
             folder / f"{name}.kubeconfig", server, authority.ca, certificate_user(made)
         )
-    serving = authority.server("apiserver", "kubernetes.default.svc")
+    in_cluster = str(ip_network(options.service_range)[1])
+    serving = authority.server("apiserver", "kubernetes.default.svc", in_cluster)
     arguments = _apiserver_arguments(folder, authority, serving, ports, options)
     admin = Client(server, authority.ca, certificate=(folder / "admin.crt", folder / "admin.key"))
     plane = ControlPlane(server, folder, authority, kubeconfigs, admin, programs, serving, arguments)
@@ -232,7 +235,7 @@ def _apiserver_arguments(
         f"--service-account-key-file={folder}/sa.pub",
         f"--service-account-signing-key-file={folder}/sa.key",
         f"--api-audiences={server}",
-        "--service-cluster-ip-range=10.0.0.0/24",
+        f"--service-cluster-ip-range={options.service_range}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         f"--kubelet-client-certificate={kubelet_client.certificate}",

@@ -32,6 +32,7 @@ CNI_FOLDER = Path("/usr/lib/cni")
 RUNC = Path("/usr/sbin/runc")
 PROGRAMS = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "secrets-store-csi", "csi-crds")
 DRIVER = "secrets-store.csi.k8s.io"
+CLUSTER_DOMAIN = "cluster.local"
 PAUSE_IMAGE = "docker.io/local/pause:1"
 APP_IMAGE = "docker.io/local/app:1"
 APPLETS = ("sh", "sleep", "cat", "echo", "httpd", "id", "ls")
@@ -54,6 +55,15 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{runc}"
 """
+
+
+@dataclass(frozen=True)
+class Network:
+    """Addresses of the node's pods, of what they reach besides, and of the name server that they ask, if any."""
+
+    pods: str = "10.88.0.0/24"
+    services: tuple[str, ...] = ()
+    name_server: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,12 +95,14 @@ def missing_ability() -> str | None:
 
 
 @contextmanager
-def real_node(plane: ControlPlane, folder: Path, name: str = REAL_NODE) -> Iterator[RealNode]:
+def real_node(
+    plane: ControlPlane, folder: Path, name: str = REAL_NODE, network: Network | None = None
+) -> Iterator[RealNode]:
     """The node, Ready; when the block ends its containers are gone and its mounts undone. Raises HarnessError."""
     for part in ("cni", "csi", "providers", "kubelet/plugins_registry"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     programs = Programs(folder)
-    node = _Node(plane, folder, name, programs)
+    node = _Node(plane, folder, name, programs, network or Network())
     registrar: grpc.Server | None = None
     try:
         node.start_containerd()
@@ -109,7 +121,8 @@ def real_node(plane: ControlPlane, folder: Path, name: str = REAL_NODE) -> Itera
 
 
 class _Node:
-    def __init__(self, plane: ControlPlane, folder: Path, name: str, programs: Programs) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, name: str, programs: Programs, network: Network) -> None:
+        self._network = network
         self._plane, self._folder, self._name, self._programs = plane, folder, name, programs
         self.containerd = f"{folder}/containerd.sock"
         self._environment = {**os.environ, "PATH": f"{cache()}:{os.environ['PATH']}"}
@@ -117,7 +130,7 @@ class _Node:
     def start_containerd(self) -> None:
         settings = _CONTAINERD.format(d=self._folder, pause=PAUSE_IMAGE, cni=CNI_FOLDER, runc=RUNC)
         (self._folder / "containerd.toml").write_text(settings)
-        (self._folder / "cni/10.conflist").write_text(json.dumps(_network(self._folder)))
+        (self._folder / "cni/10.conflist").write_text(json.dumps(_plugins(self._folder, self._network)))
         config = f"{self._folder}/containerd.toml"
         self._programs.start(find_program("containerd"), "-c", config, environment=self._environment)
         wait_until("containerd answers", self._containerd_answers, 30, self._programs.require_running)
@@ -171,6 +184,8 @@ class _Node:
             },
             "authorization": {"mode": "Webhook"},
             "containerRuntimeEndpoint": f"unix://{self.containerd}",
+            "clusterDNS": [self._network.name_server] if self._network.name_server else [],
+            "clusterDomain": CLUSTER_DOMAIN if self._network.name_server else "",
             "cgroupDriver": "cgroupfs",
             "failCgroupV1": False,
             "failSwapOn": False,
@@ -282,9 +297,9 @@ def _mounts_below(folder: Path) -> list[str]:
     return sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
 
 
-def _network(folder: Path) -> dict[str, Any]:
-    ranges = [[{"subnet": "10.88.0.0/24"}]]
-    addresses = {"type": "host-local", "ranges": ranges, "dataDir": f"{folder}/addresses"}
+def _plugins(folder: Path, network: Network) -> dict[str, Any]:
+    addresses: dict[str, Any] = {"type": "host-local", "ranges": [[{"subnet": network.pods}]]}
+    addresses |= {"dataDir": f"{folder}/addresses", "routes": [{"dst": each} for each in network.services]}
     return {"cniVersion": "1.0.0", "name": "nodewarden-e2e", "plugins": [{"type": "ptp", "ipam": addresses}]}
 
 
