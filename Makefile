@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := $(VENV)/bin
 PACKAGES := python3-venv python3-dev pkg-config gcc libtss2-dev swtpm swtpm-tools
 
-NODE_PACKAGES := runc containernetworking-plugins busybox-static
+NODE_PACKAGES := runc containernetworking-plugins busybox-static debootstrap iproute2
 
 .PHONY: help setup system-packages demo test corpus check format lock bench control-plane e2e cluster
 
