@@ -40,6 +40,7 @@ def rendered(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
         "webhook.clientCA=ca.pem",
         "webhook.clientCA=-----BEGIN PRIVATE KEY-----",
         "trustedNodes.nodeSelector=null",
+        "certManager.injectorUser=somebody",
         "unknown=1",
     ],
 )
@@ -85,9 +86,17 @@ def test_cert_manager_may_fill_in_the_bundle_and_the_webhook_then_may_not_touch_
     for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
         annotations = found[kind, "nodewarden"]["metadata"]["annotations"]
         assert annotations == {"cert-manager.io/inject-ca-from": "nodewarden-system/nodewarden-webhook"}
-    assert ("Certificate", "nodewarden-webhook") in found
+    ca, serving = (found["Certificate", name]["spec"] for name in ("nodewarden-webhook-ca", "nodewarden-webhook"))
+    assert found["Issuer", serving["issuerRef"]["name"]]["spec"] == {"ca": {"secretName": ca["secretName"]}}
+    # What the CA signed ends before the CA does, and a renewed CA has the key that signed it.
+    assert int(ca["renewBefore"].removesuffix("h")) > int(serving["duration"].removesuffix("h"))
+    assert (ca["privateKey"]["rotationPolicy"], serving["privateKey"]["rotationPolicy"]) == ("Never", "Always")
     assert ("Secret", "nodewarden-webhook-tls") not in found
-    assert not any("secrets" in rule["resources"] for rule in found["Role", "nodewarden-webhook"]["rules"])
+    rules = found["Role", "nodewarden-webhook"]["rules"] + found["ClusterRole", "nodewarden-webhook"]["rules"]
+    assert not any({"secrets", "validatingwebhookconfigurations"} & set(rule["resources"]) for rule in rules)
+    hooks = found["ValidatingWebhookConfiguration", "nodewarden"]["webhooks"]
+    # Else neither could start while the other is down.
+    assert "cert-manager" in hooks[0]["namespaceSelector"]["matchExpressions"][0]["values"]
     (guard,) = [
         v["expression"]
         for v in found["ValidatingAdmissionPolicy", "nodewarden-webhooks"]["spec"]["variables"]
