@@ -35,11 +35,11 @@ def documents(path: Path) -> Iterator[dict[str, Any]]:
                 yield document
 
 
-def install_manifests() -> list[dict[str, Any]]:
-    """All of the installation, in an order in which each finds what it names."""
+def install_manifests(rendered: Path = INSTALL) -> list[dict[str, Any]]:
+    """All of the installation, in an order in which each finds what it names; or of the chart with other values."""
     found = list(documents(CRDS))
     known = {(d["kind"], d["metadata"]["name"]) for d in found}
-    found += [d for d in documents(INSTALL) if (d["kind"], d["metadata"]["name"]) not in known]
+    found += [d for d in documents(rendered) if (d["kind"], d["metadata"]["name"]) not in known]
     return sorted(found, key=lambda d: _FIRST.index(d["kind"]) if d["kind"] in _FIRST else len(_FIRST))
 
 
@@ -59,10 +59,10 @@ def object_path(client: Client, manifest: dict[str, Any]) -> str:
     return f"{root}{space}/{resource['name']}/{metadata['name']}"
 
 
-def install(plane: ControlPlane) -> list[dict[str, Any]]:
+def install(plane: ControlPlane, rendered: Path = INSTALL) -> list[dict[str, Any]]:
     """Applies all but workloads and webhook configurations; returns the latter, for whoever knows their address."""
     webhooks = []
-    for manifest in install_manifests():
+    for manifest in install_manifests(rendered):
         if manifest["kind"] in WEBHOOKS:
             webhooks.append(manifest)
         elif manifest["kind"] not in RUN_ELSEWHERE:

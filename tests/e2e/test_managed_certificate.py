@@ -7,7 +7,6 @@ test lives through what follows until today. Reviews go through the API server a
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,31 +64,6 @@ class Webhook:
                 bundles.add(webhook["clientConfig"]["caBundle"])
         (bundle,) = bundles
         return _serials(x509.load_pem_x509_certificates(base64.b64decode(bundle)))
-
-    @contextmanager
-    def asked_all_the_while(self) -> Iterator[None]:
-        """One review after the other before, in and after the block: every one is answered. Then over a new handshake,
-        since a connection that is open sees no new certificate."""
-        ending, answered, lost = threading.Event(), [0], [0]
-
-        def ask() -> None:
-            with self.watched.plane.as_user("prober", "system:masters") as client:
-                after = 0
-                while after < 10:
-                    after += ending.is_set()
-                    (answered if self.watched.reviewed(client) else lost)[0] += 1
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        try:
-            wait_until("reviews are answered", lambda: answered[0] >= 5, 20)
-            yield
-        finally:
-            ending.set()
-            thread.join(60)
-        assert (lost[0], thread.is_alive()) == (0, False)
-        self.link.drop()
-        wait_until("the API server comes again", self.watched.reviewed, 5)
 
 
 def _serials(certificates: list[x509.Certificate]) -> set[bytes]:
@@ -149,7 +123,7 @@ def test_reviews_go_on_while_two_cas_overlap_and_when_the_second_one_signs(watch
         # The new CA is known, and the old one still signs.
         assert _signed_by(overlap, 0)
         wait_until("the webhook is asked", watched.reviewed, 20)
-        with webhook.asked_all_the_while():
+        with watched.asked_all_the_while():
             later = webhook.at(today)
         assert later.authorities == overlap.authorities
         assert _signed_by(later, 1)
@@ -164,7 +138,7 @@ def test_reviews_go_on_when_the_first_ca_is_gone(watched: Watched) -> None:
         assert _signed_by(overlap, 1)
         # For the API server, whose clock is right, the first one has ended already.
         wait_until("the webhook is asked", watched.reviewed, 20)
-        with webhook.asked_all_the_while():
+        with watched.asked_all_the_while():
             later = webhook.at(today)
         assert _authorities(later, 0) == _authorities(overlap, 1)
         assert len(later.authorities) == 1

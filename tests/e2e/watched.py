@@ -5,6 +5,7 @@ Here the test, not the controller, writes attestations and the Lease, as someone
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,6 +123,28 @@ class Watched:
         bad = pods.a_pod("bad", "registry.example/other:1", serviceAccountName="llm")
         answer = (client or self.admin).create(pods.pods_path(self.namespace), bad, dry_run=True)
         return answer.denies(ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED)
+
+    @contextmanager
+    def asked_all_the_while(self) -> Iterator[None]:
+        """One review after the other while the block runs, and at least ten after it: every one is answered."""
+        ending, answered, lost = threading.Event(), [0], [0]
+
+        def ask() -> None:
+            with self.plane.as_user("prober", "system:masters") as client:
+                after = 0
+                while after < 10:
+                    after += ending.is_set()
+                    (answered if self.reviewed(client) else lost)[0] += 1
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            thread.join(60)
+        assert (lost[0], thread.is_alive()) == (0, False)
+        assert answered[0] >= 10
 
     def until(self, codes: list[ReasonCode], pod: dict[str, Any], seconds: float = 10) -> None:
         wait_until(f"the binding is decided {codes}", lambda: self.decide(pod) == codes, seconds)
