@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from starlette.types import ASGIApp
@@ -33,7 +34,7 @@ from admission.sealed_store import SealedStore
 from admission.serving_certificate import HotCertificate, ManagedCertificate
 from admission.settings import BrokerSettings, Kubernetes, Results, Tls, Tokens, WebhookSettings
 from admission.webhook import Gates, webhook_app
-from verifier.wire.failures import Refusal
+from verifier.wire.failures import Refusal, Unavailable
 
 KEY_FETCH_SECONDS = 60.0
 """A verifier publishes a new key long before it signs with it."""
@@ -42,30 +43,43 @@ KEY_FETCH_SECONDS = 60.0
 class CurrentKeys:
     """The newest key set that could be read; `refresh` keeps the last good one and says so when it cannot."""
 
-    def __init__(self, read: Callable[[], KeySet], every_seconds: float = 0.0) -> None:
-        """Reads once. Raises as `read`. `refresh` reads again only `every_seconds` after the last time."""
+    def __init__(self, read: Callable[[], KeySet], every_seconds: float = 0.0, *, may_come_later: bool = False) -> None:
+        """Reads once. Raises as `read`. `refresh` reads again only `every_seconds` after the last time.
+
+        With `may_come_later` there is no key, and `refresh` reads each time, for as long as the source is unavailable.
+        """
         self._read, self._every_seconds = read, every_seconds
-        self._read_at = time.monotonic()
-        self._keys = read()
+        self._read_at, self._awaited = time.monotonic(), False
+        try:
+            self._keys = read()
+        except Unavailable as refusal:
+            if not may_come_later:
+                raise
+            self._keys, self._awaited = KeySet({}), True
+            structlog.get_logger().warning("keys_refused", reasons=reasons_of((refusal.failure,)))
 
     def __call__(self) -> KeySet:
         return self._keys
 
     def refresh(self) -> None:
-        if time.monotonic() - self._read_at < self._every_seconds:
+        if not self._awaited and time.monotonic() - self._read_at < self._every_seconds:
             return
         self._read_at = time.monotonic()
         try:
-            self._keys = self._read()
+            self._keys, self._awaited = self._read(), False
         except Refusal as refusal:
             structlog.get_logger().warning("keys_refused", reasons=reasons_of((refusal.failure,)))
 
 
-def result_keys(results: Results) -> CurrentKeys:
-    """The verifier's keys. Raises `setting-invalid`, `file-unreadable`, `verifier-unreachable`."""
+def result_keys(results: Results, *, may_come_later: bool = False) -> CurrentKeys:
+    """The verifier's keys. Raises `setting-invalid`, `file-unreadable`, `verifier-unreachable`.
+
+    With `may_come_later` a verifier that cannot be reached is asked again; until it answers no result counts.
+    """
     url, ca_file, file = results.jwks_url, results.jwks_ca_file, results.jwks_file
     if url is not None and ca_file is not None:
-        return CurrentKeys(lambda: fetch_key_set(url, ca_file, RESULT_ALGORITHMS), KEY_FETCH_SECONDS)
+        read = partial(fetch_key_set, url, ca_file, RESULT_ALGORITHMS)
+        return CurrentKeys(read, KEY_FETCH_SECONDS, may_come_later=may_come_later)
     if file is None:
         raise AssertionError("settings hold one source of keys")
     return CurrentKeys(lambda: load_key_set(file, RESULT_ALGORITHMS))
@@ -108,7 +122,9 @@ def build_webhook(settings: WebhookSettings, clock: Clock, lost_lines: Callable[
 
     `lost_lines` tells the figures how many log lines were lost.
     """
-    keys = result_keys(settings.results)
+    # Without the verifier no node is verified, but pods that are not sensitive must go on to be created: those of its
+    # volume's driver, for one.
+    keys = result_keys(settings.results, may_come_later=True)
     sequences = DurableSequences(DurableState(settings.state_file))
     verifier = ResultVerifier(keys, settings.results.issuer, settings.results.audience, sequences)
     every, meter = settings.reload_seconds, ReviewMeter()

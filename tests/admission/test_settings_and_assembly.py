@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 
 from admission.assembly import CurrentKeys, build_broker, build_webhook, result_keys
-from admission.key_sets import KeySet, fetch_key_set, load_key_set
+from admission.key_sets import KeySet, fetch_key_set, load_key_set, parse_key_set
 from admission.kinds import attestation_manifest
 from admission.results import ALGORITHMS
 from admission.sealed_store import SealedStore
@@ -39,7 +39,7 @@ from tests.admission.world import (
     token_claims,
 )
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Refusal
+from verifier.wire.failures import MalformedEvidence, Refusal, Unavailable
 from verifier.wire.messages import text_of
 from verifier.wire.result import Verdict
 
@@ -237,6 +237,38 @@ def test_keys_are_not_fetched_more_often_than_said() -> None:
     assert len(reads) == 1
 
 
+def test_keys_that_may_come_later_come_once_the_verifier_answers_and_never_from_what_is_no_key_set() -> None:
+    answers: list[KeySet | Refusal] = []
+
+    def read() -> KeySet:
+        answer = answers.pop(0)
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
+    down = Unavailable(ReasonCode.VERIFIER_UNREACHABLE, "verifier", "down")
+    broken = MalformedEvidence(ReasonCode.SETTING_INVALID, "verifier", "no key set")
+    good = parse_key_set(json.dumps(Signer("key-1").jwks()), ALGORITHMS, "verifier")
+    answers += [down, down, broken, good]
+    keys = CurrentKeys(read, 3600.0, may_come_later=True)
+    for _ in range(2):
+        keys.refresh()
+        assert keys().keys == {}
+    keys.refresh()
+    assert set(keys().keys) == {"key-1"}
+    keys.refresh()
+    assert answers == []
+
+    answers += [down]
+    with pytest.raises(Refusal) as caught:
+        CurrentKeys(read, 3600.0)
+    assert caught.value.code is ReasonCode.VERIFIER_UNREACHABLE
+    answers += [broken]
+    with pytest.raises(Refusal) as caught:
+        CurrentKeys(read, 3600.0, may_come_later=True)
+    assert caught.value.code is ReasonCode.SETTING_INVALID
+
+
 def _jwks_server(answer: Response) -> FastAPI:
     app = FastAPI()
     app.add_api_route("/.well-known/jwks.json", lambda: answer)
@@ -254,6 +286,40 @@ def test_keys_are_fetched_over_tls_from_the_pinned_ca_alone(tmp_path: Path) -> N
         assert _fetch_code(f"{address}/absent", certificate) is ReasonCode.VERIFIER_UNREACHABLE
         assert _fetch_code(url.replace("https", "http"), certificate) is ReasonCode.SETTING_INVALID
     assert _fetch_code(url, certificate) is ReasonCode.VERIFIER_UNREACHABLE
+
+
+def test_a_webhook_that_starts_without_the_verifier_denies_sensitive_pods_alone_until_it_answers(site: Site) -> None:
+    answer = PlainTextResponse("not yet", 503)
+    app = FastAPI()
+    app.add_api_route("/jwks.json", lambda: answer)
+    with served(app, site.certificate) as verifier:
+        by_url = {"jwks_url": f"{verifier}/jwks.json", "jwks_ca_file": "tls.pem"}
+        results = {"issuer": ISSUER, "audience": AUDIENCE, **by_url}
+        settings = load_settings(WebhookSettings, site.file({**site.settings, "results": results}))
+        with (
+            served(build_webhook(settings, lambda: NOW).app, site.certificate) as address,
+            httpx.Client(base_url=address, verify=trusting(site.certificate)) as client,
+        ):
+
+            def response(to: dict[str, Any]) -> dict[str, Any]:
+                told: dict[str, Any] = client.post("/validate", json=to).json()["response"]
+                return told
+
+            denied = response(a_review(BINDING, sub="binding"))
+            causes = [cause["reason"] for cause in denied["status"]["details"]["causes"]]
+            assert causes == [ReasonCode.RESULT_SIGNATURE_INVALID.value]
+            ordinary = {
+                "kind": "Pod",
+                "metadata": {"name": "p", "namespace": "elsewhere"},
+                "spec": {"containers": [{"name": "a", "image": "b:1"}]},
+            }
+            assert response(a_review(ordinary, namespace="elsewhere"))["allowed"] is True
+
+            answer = PlainTextResponse(json.dumps(site.verifier.jwks()))
+            deadline = time.monotonic() + 10
+            while not response(a_review(BINDING, sub="binding"))["allowed"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
 
 
 def test_an_endless_key_set_is_given_up(tmp_path: Path) -> None:
