@@ -28,9 +28,9 @@ def as_line(fields: Mapping[str, object]) -> str:
         line = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS, default=str)
     except TypeError:  # half of a surrogate pair is in no UTF-8
         line = b"\xff"
-    if line.isascii():
-        return line.decode("ascii") + "\n"
-    return json.dumps(fields, sort_keys=True, default=str) + "\n"
+    text = line.decode("ascii") if line.isascii() else json.dumps(fields, sort_keys=True, default=str)
+    # The one control character that JSON leaves as it is.
+    return text.replace("\x7f", "\\u007f") + "\n"
 
 
 class LineWriter:

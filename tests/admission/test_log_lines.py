@@ -28,7 +28,7 @@ def test_whatever_is_told_is_one_line_of_ascii_that_says_it(fields: dict[str, An
     assert json.loads(line) == fields
 
 
-@pytest.mark.parametrize("hostile", ["a\nforged", "\x1b[31m", "\x9b31m", "\u202e", "\ud800"])
+@pytest.mark.parametrize("hostile", ["a\nforged", "\x1b[31m", "\x7f", "\x9b31m", "\u202e", "\ud800"])
 def test_hostile_text_forges_no_line_and_drives_no_terminal(hostile: str) -> None:
     line = as_line({"name": hostile})
     assert line[:-1].isprintable()
