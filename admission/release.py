@@ -6,7 +6,7 @@
    the secrets and runs only listed images (`admission.decision`).
 4. A lease is recorded, durably, before the backend is asked; one that was revoked is none.
 5. Each secret is encrypted to the binding key of the current result: it opens in that TPM, in that boot.
-6. No lease was revoked meanwhile.
+6. No lease was revoked meanwhile, and the node is still what it was: steps 1 to 5 may have waited for the API server.
 """
 
 from __future__ import annotations
@@ -75,11 +75,21 @@ class ReleaseService:
         if isinstance(decision, Deny):
             raise ReleaseDenied(decision.failures, identity)
         try:
-            return self._released(decision, now)
+            released = self._released(decision, now)
         except Rejection as rejection:
             if rejection.code not in (ReasonCode.LEASE_REVOKED, ReasonCode.LEASE_HELD):
                 raise
             raise ReleaseDenied((rejection.failure,), identity) from rejection
+        # Attack: ask just before the node falls. No lease shows it yet, so no order to revoke would stop the answer.
+        newest = decide_release(self._view.state(), identity, tuple(grant.name for grant in decision.grants), now)
+        if isinstance(newest, Deny):
+            raise ReleaseDenied(newest.failures, identity)
+        if _proved_by(newest) != _proved_by(decision):
+            failure = Failure(
+                ReasonCode.BOOT_MISMATCH, f"nodes.{newest.node.name}.boot", newest.boot_id, decision.boot_id
+            )
+            raise ReleaseDenied((failure,), identity)
+        return released
 
     def _released(self, decision: Release, now: int) -> Released:
         key = BindingKey(decision.binding_key)
@@ -100,3 +110,8 @@ class ReleaseService:
         return Released(
             ReleaseResponse(secrets=secrets), f"{pod.namespace}/{pod.name}", pod.uid, node.name, decision.boot_id
         )
+
+
+def _proved_by(release: Release) -> tuple[object, ...]:
+    """The boot and the keys on which `release` rests."""
+    return release.boot_id, release.binding_key, release.result.ak_public
