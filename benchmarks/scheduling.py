@@ -1,7 +1,8 @@
 """The real scheduler's pace with Nodewarden over its pace without, half of the pods sensitive, in one control plane.
 
 A round creates all pods while the scheduler is stopped, starts it, and counts from the first binding to the last: what
-is measured is the scheduler with a full queue, and its client limit is raised so that it is not what it waits for.
+is measured is the scheduler with a full queue. The figure is with a client limit that is never reached, so that what
+the machine has to do more shows; beside it stands the ratio at twice Kubernetes' own limit of 50 requests a second.
 "With" is the installation's policies, the webhook and the controller as processes under their ServiceAccounts, and
 verified nodes; "without" is none of these, and the same pods in the same namespaces. The rounds alternate.
 """
@@ -37,8 +38,9 @@ NAMES: tuple[str, ...] = ("scheduling_ratio",)
 
 NODES = 200
 PODS = 2_000
-PAIRS = 3
-CLIENT_LIMIT = 1_000
+PAIRS = 2
+UNREACHED, MODEST = 1_000, 100
+"""Client limits of the scheduler, requests per second."""
 CLIENTS = 8
 SENSITIVE, PLAIN = "ml", "plain"
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -64,47 +66,67 @@ def run() -> dict[str, dict[str, Any]]:
         return {}
     with tempfile.TemporaryDirectory(prefix="nw-", dir="/tmp") as made:
         folder = Path(made)
-        with control_plane(folder / "cp", Options(nodes=NODES, scheduler_qps=CLIENT_LIMIT)) as plane:
+        with control_plane(folder / "cp", Options(nodes=NODES)) as plane:
             webhooks = install(plane)
             with verifier_stream(folder, plane.authority) as stream, controllers(plane, stream, folder) as cluster:
                 rounds = _measure(_Bench(plane, stream, cluster, folder, webhooks))
     return {"scheduling_ratio": _figure(rounds)}
 
 
-def _figure(rounds: list[tuple[Round, Round]]) -> dict[str, Any]:
-    ratio = statistics.median(with_it.bound_per_s / without.bound_per_s for without, with_it in rounds)
+Pairs = Mapping[int, list[tuple[Round, Round]]]
+"""By client limit: a round without Nodewarden and one with it."""
+
+
+def _figure(pairs: Pairs) -> dict[str, Any]:
+    rounds = pairs[UNREACHED]
     created = statistics.median(with_it.created_per_s / without.created_per_s for without, with_it in rounds)
-    without = statistics.median(each.bound_per_s for each, _ in rounds)
-    with_it = statistics.median(each.bound_per_s for _, each in rounds)
-    busy = {name: statistics.median(r.cpu_seconds.get(name, 0.0) for _, r in rounds) for name in _names(rounds)}
-    how = (
-        f"{PODS} waiting pods, half of them sensitive, {NODES} kwok nodes, scheduler's client limit {CLIENT_LIMIT}/s: "
-        f"{with_it:.0f}/s bound with, {without:.0f}/s without, median of {len(rounds)} pairs of rounds that alternate; "
-        f"their creation by {CLIENTS} clients: {created:.2f} of without; API server, etcd, scheduler, kwok, webhook, "
-        f"controller and benchmark share {len(os.sched_getaffinity(0))} cores, whose CPU seconds per round with it "
-        f"were: {', '.join(f'{name} {seconds:.1f}' for name, seconds in busy.items())}"
+    busy = ", ".join(
+        f"{name} {_cpu(rounds, 0, name):.1f} and {_cpu(rounds, 1, name):.1f}"
+        for name in sorted(rounds[0][1].cpu_seconds)
     )
-    return {"value": round(ratio, 3), "unit": "x", "n": PODS * len(rounds), "how": how}
+    how = (
+        f"{PODS} waiting pods, half of them sensitive, {NODES} kwok nodes, scheduler's client limit {UNREACHED}/s: "
+        f"{_rate(rounds, 1):.0f}/s bound with, {_rate(rounds, 0):.0f}/s without, medians of {len(rounds)} pairs of "
+        f"rounds that alternate; at {MODEST}/s {_ratio(pairs[MODEST]):.2f} of {_rate(pairs[MODEST], 0):.0f}/s; "
+        f"creation by {CLIENTS} clients: {created:.2f} of without; all processes share "
+        f"{len(os.sched_getaffinity(0))} cores, CPU seconds per round without and with: {busy}"
+    )
+    return {"value": round(_ratio(rounds), 3), "unit": "x", "n": PODS * len(rounds), "how": how}
 
 
-def _names(rounds: list[tuple[Round, Round]]) -> list[str]:
-    return sorted({name for _, with_it in rounds for name in with_it.cpu_seconds})
+def _ratio(rounds: list[tuple[Round, Round]]) -> float:
+    return statistics.median(with_it.bound_per_s / without.bound_per_s for without, with_it in rounds)
 
 
-def _measure(bench: _Bench) -> list[tuple[Round, Round]]:
+def _rate(rounds: list[tuple[Round, Round]], which: int) -> float:
+    return statistics.median(pair[which].bound_per_s for pair in rounds)
+
+
+def _cpu(rounds: list[tuple[Round, Round]], which: int, program: str) -> float:
+    return statistics.median(pair[which].cpu_seconds.get(program, 0.0) for pair in rounds)
+
+
+def _measure(bench: _Bench) -> Pairs:
     bench.prepare()
-    bench.round("warm-up")
-    rounds = []
+    bench.round("warm-up", UNREACHED)
+    pairs: dict[int, list[tuple[Round, Round]]] = {UNREACHED: [], MODEST: []}
     for number in range(PAIRS):
-        if number % 2 == 0:
-            without = bench.round("without")
-            with bench.nodewarden():
-                rounds.append((without, bench.round("with")))
-        else:
-            with bench.nodewarden():
-                with_it = bench.round("with")
-            rounds.append((bench.round("without"), with_it))
-    return rounds
+        # The second pair begins with what the first ended with.
+        order = (_without, _with) if number % 2 == 0 else (_with, _without)
+        found = {side: side(bench) for side in order}
+        without, with_it = found[_without], found[_with]
+        for limit, known in pairs.items():
+            known.append((without[limit], with_it[limit]))
+    return pairs
+
+
+def _without(bench: _Bench) -> dict[int, Round]:
+    return {limit: bench.round("without", limit) for limit in (UNREACHED, MODEST)}
+
+
+def _with(bench: _Bench) -> dict[int, Round]:
+    with bench.nodewarden():
+        return {limit: bench.round("with", limit) for limit in (UNREACHED, MODEST)}
 
 
 @dataclass
@@ -138,8 +160,7 @@ class _Bench:
             apply(admin, manifest)
         self.cluster.start()
         webhook = self._start_webhook()
-        for node in self.nodes:
-            self.stream.publish(node)
+        self._attest()
         until("every node is verified", lambda: self._verified() == NODES, 120)
         # A pod is steered and not gated once the webhook knows the workload, and nodes that pass.
         wait_until("the webhook decides", self._steers, 60)
@@ -150,6 +171,10 @@ class _Bench:
             self.plane.programs.running.remove(webhook)
             webhook.stop()
             self.cluster.stop_all()
+
+    def _attest(self) -> None:
+        for node in self.nodes:
+            self.stream.publish(node)
 
     def _unguard(self) -> None:
         for manifest in (*self.webhooks, *_guards()):
@@ -192,15 +217,18 @@ class _Bench:
             apply(self.cluster.admin, by_address(manifest, url, self.plane.ca.read_bytes()))
         return program
 
-    def round(self, name: str) -> Round:
-        """All pods created, bound and gone again."""
+    def round(self, name: str, limit: int) -> Round:
+        """All pods created, bound by a scheduler with that client limit, and gone again."""
         self.rounds += 1
         scheduler = next(p for p in self.plane.programs.running if p.name == "kube-scheduler")
         command = [str(part) for part in scheduler.process.args]  # type: ignore[union-attr]  # - a list, as we gave it
-        arguments = command[command.index(str(find_program("kube-scheduler"))) + 1 :]
+        given = command[command.index(str(find_program("kube-scheduler"))) + 1 :]
+        arguments = [argument for argument in given if not argument.startswith("--kube-api-")]
+        arguments += [f"--kube-api-qps={limit}", f"--kube-api-burst={limit}"]
         scheduler.stop()
         self.plane.programs.running.remove(scheduler)
         created = self._create()
+        self._attest()
         bindings = _Bindings(self.plane)
         before = self._cpu()
         self.plane.programs.start(find_program("kube-scheduler"), *arguments)
@@ -209,7 +237,7 @@ class _Bench:
         done = Round(PODS / created, (PODS - 1) / bound, spent)
         rates = f"created {done.created_per_s:.0f}/s, bound {done.bound_per_s:.0f}/s"
         busy = ", ".join(f"{key} {seconds:.1f}" for key, seconds in spent.items())
-        print(f"  {name}: {rates}; CPU seconds: {busy}", file=sys.stderr, flush=True)
+        print(f"  {name}, {limit}/s: {rates}; CPU seconds: {busy}", file=sys.stderr, flush=True)
         self._clear()
         return done
 
