@@ -38,6 +38,7 @@ control-plane: setup  ## build a Kubernetes control plane and a node's programs,
 	@PYTHON=$(PYTHON) deploy/control-plane/build-node.sh
 	@PYTHON=$(PYTHON) deploy/control-plane/build-helm.sh
 	@PYTHON=$(PYTHON) deploy/control-plane/build-cert-manager.sh
+	@PYTHON=$(PYTHON) deploy/control-plane/build-policy-reports.sh
 
 e2e: control-plane  ## tests against a real control plane and a real node
 	PATH="$(CURDIR)/$(RUN):$$PATH" $(RUN)/pytest tests/e2e --durations=10 $(ARGS)
