@@ -1,4 +1,7 @@
-"""`GET /metrics` on a port of its own, in a thread of its own: who reads figures is not in the way of decisions."""
+"""`GET /metrics` on a port of its own, in a thread of its own: who reads figures is not in the way of decisions.
+
+`serving` is for whatever a process answers in the clear beside its work; what strangers cost there is bounded.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,20 @@ def serving_metrics(text: Callable[[], bytes], listen: Listen) -> Iterator[int]:
 
     Raises Unavailable `address-unavailable`.
     """
+    with serving(metrics_app(text), listen, "metrics") as port:
+        yield port
+
+
+@contextmanager
+def serving(app: ASGIApp, listen: Listen, name: str) -> Iterator[int]:
+    """The port where `app` is served over plain HTTP while the block runs, by a thread called `name`.
+
+    Attack: connections that ask nothing, or slowly: there are few, they have their time, and the longest idle goes.
+    Raises Unavailable `address-unavailable`.
+    """
     listening = bound_socket(listen)
     config = uvicorn.Config(
-        metrics_app(text),
+        app,
         http=bounded_protocol(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS),
         ws="none",
         lifespan="off",
@@ -38,7 +52,7 @@ def serving_metrics(text: Callable[[], bytes], listen: Listen) -> Iterator[int]:
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening],), name="metrics", daemon=True)
+    thread = threading.Thread(target=server.run, args=([listening],), name=name, daemon=True)
     thread.start()
     try:
         yield listening.getsockname()[1]

@@ -12,7 +12,7 @@ import structlog
 import typer
 
 from admission.clock import system_clock
-from admission.controller.health import serve_health
+from admission.controller.health import serving_health
 from admission.controller.process import Controller
 from admission.controller.settings import ControllerSettings
 from admission.controller.uninstall import uninstall as take_away
@@ -29,15 +29,13 @@ def controller(config: Annotated[Path, typer.Option("--config", help="Settings f
     running = Controller(settings, system_clock)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
-    health = settings.health
-    server = None if health is None else serve_health(health.host, health.port, running.healthy)
     with ExitStack() as stack:
+        if settings.health is not None:
+            stack.enter_context(serving_health(running.healthy, settings.health))
         if settings.metrics is not None:
             port = stack.enter_context(serving_metrics(running.figures(lambda: lines.lost), settings.metrics))
             structlog.get_logger().info("metrics_ready", host=settings.metrics.host, port=port)
         running.run()
-    if server is not None:
-        server.shutdown()
 
 
 def uninstall(

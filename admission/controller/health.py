@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from admission.metrics_server import serving
+from admission.settings import Listen
 
 
-def serve_health(host: str, port: int, healthy: Callable[[], bool]) -> ThreadingHTTPServer:
-    """A server in a thread of its own, until its `shutdown`."""
+def serving_health(healthy: Callable[[], bool], listen: Listen) -> AbstractContextManager[int]:
+    """The port where it is served while the block runs. Raises Unavailable `address-unavailable`."""
+    return serving(health_app(healthy), listen, "controller health")
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 5  # a caller that says nothing holds a thread no longer
 
-        def do_GET(self) -> None:
-            known = self.path in {"/healthz", "/readyz"}
-            self.send_response(404 if not known else 200 if healthy() else 503)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+def health_app(healthy: Callable[[], bool]) -> ASGIApp:
+    """`GET /healthz` and `GET /readyz`, which say the same."""
 
-        def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Says nothing: probes would fill the log."""
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - an ASGI application's signature
+        if scope["path"] not in ("/healthz", "/readyz"):
+            status = 404
+        elif scope["method"] not in ("GET", "HEAD"):
+            status = 405
+        else:
+            status = 200 if healthy() else 503
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
 
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="controller health", daemon=True).start()
-    return server
+    return app

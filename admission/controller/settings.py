@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from admission.settings import FilePath, MetricsListen, Results, Text
+from admission.settings import FilePath, Listen, MetricsListen, Results, Text
 from admission.trust_objects import SYSTEM_NAMESPACE
 
 
@@ -28,10 +28,9 @@ class Kubernetes(_Part):
     kubeconfig: FilePath | None = None
 
 
-class Health(_Part):
-    """Where `/healthz` answers, over plain HTTP and without any detail."""
+class Health(Listen):
+    """Where `/healthz` answers, over plain HTTP and without any detail: loopback by default."""
 
-    host: Text = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 9444
 
 
