@@ -112,7 +112,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._quiet_since = self.loop.time()
         if not self.pipeline:
             self._whole = False
-            self._in_head = True
+            # A request that was answered before its end is still in its body, which is no head that is too long.
+            self._in_head = not self._in_message
         super().on_response_complete()
 
     def _direct_route(self) -> Route | None:

@@ -29,7 +29,7 @@ def _during_the_token_check(world: World, change: Callable[[], None]) -> None:
 
 
 def _during_the_reading(world: World, change: Callable[[], None]) -> None:
-    def reading(name: str) -> bytes:  # noqa: ARG001 - a backend's signature
+    def reading(name: str) -> bytes:
         change()
         return SECRET
 

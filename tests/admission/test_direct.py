@@ -276,3 +276,15 @@ def test_after_an_answer_the_next_request_must_come_whole_in_time(
         connection.sendall(a_request() + sent) if sent != b"\r\n" else connection.sendall(sent)
         with pytest.raises(ConnectionError):
             uids(connection, 2)
+
+
+def test_a_body_that_is_too_large_gets_its_answer_and_leaves_the_connection_good(connection: ssl.SSLSocket) -> None:
+    connection.sendall(b"POST /validate HTTP/1.1\r\nHost: w\r\nContent-Length: 4000000\r\n\r\n")
+    seen = bytearray()
+    status, _, answered = an_answer(connection, seen)
+    assert (status, answered["code"]) == (413, ReasonCode.BODY_TOO_LARGE.value)
+    # The body is still on its way: it is no head, and no request.
+    for _ in range(40):
+        connection.sendall(b" " * 100_000)
+    connection.sendall(a_request("a"))
+    assert uids(connection, 1) == ["a"]
