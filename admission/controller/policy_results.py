@@ -108,7 +108,7 @@ def _result(
         "resources": [
             {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": str(pod.uid)}
         ],
-        "properties": {"node": pod.node_name, **({"codes": codes} if codes else {})},
+        "properties": {name: value for name, value in (("node", pod.node_name), ("codes", codes)) if value},
     }
 
 
