@@ -129,5 +129,7 @@ class WorkQueue(Generic[KeyT]):
             heapq.heappush(self._heap, entry)
         if found is not None:
             return found
-        soonest = next((due for due, _, key in self._heap[:1] if key not in self._busy), now + 1.0)
+        # Past those in hand, which are due and cannot be taken: what is due next must not wait for them.
+        first = heapq.nsmallest(len(self._busy) + 1, self._heap)
+        soonest = next((due for due, _, key in first if key not in self._busy), now + 1.0)
         return max(soonest - now, 0.001)

@@ -135,6 +135,26 @@ def test_a_key_is_never_in_two_hands_and_what_came_meanwhile_is_not_lost() -> No
     assert most[0] == 1
 
 
+def test_a_key_that_is_due_soon_does_not_wait_for_one_in_hand_that_is_due_again() -> None:
+    done: list[tuple[str, float]] = []
+    began = time.monotonic()
+
+    def reconcile(key: str) -> None:
+        done.append((key, time.monotonic() - began))
+        if key == "slow":
+            time.sleep(0.6)
+
+    queue: WorkQueue[str] = WorkQueue(reconcile)
+    with working(queue):
+        queue.add("slow")
+        eventually("it is in hand", lambda: len(done) == 1)
+        queue.add("soon", 0.05)
+        queue.add("slow")
+        eventually("the other is done", lambda: len(done) >= 2)
+    assert done[1][0] == "soon"
+    assert done[1][1] < 0.5
+
+
 def test_a_key_that_failed_comes_again_and_others_do_not_wait_for_it() -> None:
     tries: dict[str, int] = {"bad": 0, "worse": 0, "good": 0}
 
