@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nodewarden_demo.software_tpm import LocalCa, SoftwareTpm
 from tests.e2e.control_plane import Options, control_plane
-from tests.e2e.playground import laid_out, linked, require_room, shell_settings
+from tests.e2e.playground import ROOT, laid_out, linked, require_room, shell_settings
 from tests.e2e.programs import HarnessError
 from tests.e2e.real_node import missing_ability, real_node
 from tests.e2e.system import running_system
@@ -34,6 +34,7 @@ _PRODUCT = """Nodewarden is at work in it. Two ways to see what it does:
   README.md, "A cluster to play with"   enrol a node, run a sensitive pod, tamper with the node, watch the pod go
   docs/audit-to-deny.md                 bring a service that runs already from audit to deny
 """
+AUDIT_POLICY = ROOT / "deploy/examples/audit-policy.yaml"
 LEAST_NODES = 4
 """Those that the documents name."""
 
@@ -89,7 +90,8 @@ def _run(nodes: int, stop: threading.Event, *, bare: bool) -> None:
         stack.enter_context(linked(play))
         (play / "logs").symlink_to(folder)
         steps.begin(f"etcd, API server, scheduler, controller manager and {nodes} fake nodes")
-        plane = stack.enter_context(control_plane(folder / "cp", Options(nodes=nodes)))
+        audit = (f"--audit-policy-file={AUDIT_POLICY}", f"--audit-log-path={folder}/cp/audit.log")
+        plane = stack.enter_context(control_plane(folder / "cp", Options(nodes=nodes, apiserver_flags=audit)))
         missing = missing_ability()
         node = None
         if missing is None:
