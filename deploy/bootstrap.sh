@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Once after installing: give the parts of Nodewarden what the verifier and the broker made at their first start, the
-# CAs to pin and the machine token. The parts wait for these objects. Nothing is written to disk. Run it again after the
-# verifier's or the broker's volume was lost. Needs kubectl with rights in both namespaces.
+# CAs to pin and the machine token. The parts wait for these objects; the webhook does not, and denies sensitive pods
+# until then. Nothing is written to disk. Run it again after the verifier's or the broker's volume was lost. Needs
+# kubectl with rights in both namespaces.
 set -euo pipefail
 system=nodewarden-system
 read_file() { kubectl -n "$system" exec "deploy/nodewarden-$1" -c "$1" -- cat "/var/lib/nodewarden/$2"; }

@@ -29,8 +29,8 @@ from tests.e2e.images.build import ROOT, Image
 from tests.e2e.images.services import ServiceNetwork, name_server, service_network, unused_ranges
 from tests.e2e.install import NAMESPACE
 from tests.e2e.machines import ATTESTER_NAMESPACE
-from tests.e2e.pods import kubectl, pods_path
-from tests.e2e.programs import HarnessError, find_program
+from tests.e2e.pods import a_pod, kubectl, pods_path
+from tests.e2e.programs import HarnessError, find_program, wait_until
 from tests.e2e.real_node import Network, RealNode, real_node
 
 REFERENCE = "registry.example.org/nodewarden/nodewarden-{}:0.1.0"
@@ -107,6 +107,7 @@ def _install(made: Installed, network: ServiceNetwork) -> None:
     helm = [str(find_program("helm")), "install", "nodewarden", "deploy/chart/nodewarden", "--namespace", "kube-system"]
     _checked(made, *helm, "--set", f"cluster.issuer={made.plane.server}")
     network.serve()
+    _require_ordinary_pods_go_on(made)
     for name in ("verifier", "broker"):
         made.plane.admin.must_create("/api/v1/persistentvolumes", _volume(made, name))
     made.kubectl(
@@ -114,6 +115,17 @@ def _install(made: Installed, network: ServiceNetwork) -> None:
         typed=json.dumps(_on_this_machine(made, network)),
     )  # fmt: skip
     _checked(made, "deploy/bootstrap.sh")
+
+
+def _require_ordinary_pods_go_on(made: Installed) -> None:
+    # The verifier still waits for its volume, whose driver may have to start first.
+    made.kubectl("-n", NAMESPACE, "rollout", "status", "deploy/nodewarden-webhook", "--timeout=2m")
+    path = pods_path("default")
+
+    def accepted() -> bool:
+        return made.plane.admin.create(path, a_pod("ordinary"), dry_run=True).accepted
+
+    wait_until("an ordinary pod may be created", accepted, 30)
 
 
 def _tell_what_to_expect(made: Installed, maker: LocalCa) -> None:
