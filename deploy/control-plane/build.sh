@@ -2,7 +2,7 @@
 # Builds a Kubernetes control plane and kwok from their Go modules into the cache; what is there already stays.
 #
 # Measured on 2 cores, cold: apiserver 600 s, scheduler 88 s, controller manager 101 s, etcd 44 s, kwok 129 s;
-# 3.6 GB of build cache and 1 GB of modules.
+# with the node's programs and helm 6.1 GB of Go's build cache, 2.3 GB of modules and 0.7 GB of programs.
 KUBERNETES=${KUBERNETES:-37.2} ETCD=${ETCD:-v3.7.3} KWOK=${KWOK:-v0.8.0}
 . "$(dirname "$0")/go-build.sh"
 
