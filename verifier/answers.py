@@ -22,6 +22,7 @@ class Answered:
     node_id: str
     verdict: str
     sequence: int
+    admitted: bool
 
 
 def audit_entry(node: KnownNode, appraisal: Appraisal, signed: Signed, request_id: str, now_ms: int) -> AuditEntry:
@@ -53,7 +54,8 @@ def answer_to(node: KnownNode, signed: Signed, following: dict[str, object]) -> 
         "result": signed.stored.token,
         "next_challenge": following,
     }
-    return Answered(to_json(fields), node.record.node_id, signed.stored.verdict, signed.stored.sequence)
+    record, stored = node.record, signed.stored
+    return Answered(to_json(fields), record.node_id, stored.verdict, stored.sequence, record.state == "admitted")
 
 
 def challenge_json(challenge: IssuedChallenge, known_log: bytes | None, interval_seconds: int) -> dict[str, object]:

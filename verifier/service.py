@@ -31,7 +31,7 @@ from verifier.live_nonces import LiveNonces
 from verifier.node_cache import KnownNode, NodeCache
 from verifier.results import ResultMaker
 from verifier.settings import Settings
-from verifier.store.ports import AttestationCommit, NonceState, SequenceMoved, Store
+from verifier.store.ports import AttestationCommit, NodeRecord, NonceState, SequenceMoved, Store
 from verifier.wanted import Wanted
 from verifier.wire.bundle import NONCE_BYTES, KnownBody, NodeId, Nonce
 from verifier.wire.bundle_codec import BundleHead, decode_head, decode_items
@@ -195,8 +195,8 @@ class Service:
 
     # --- challenges ---
 
-    async def challenge(self, message: bytes) -> bytes:
-        """The JSON of a new challenge for the node that signed the request in `message`.
+    async def challenge(self, message: bytes) -> tuple[NodeRecord, bytes]:
+        """The node that signed the request in `message`, and the JSON of a new challenge for it.
 
         Raises Rejection `node-unknown`, `node-revoked`, `request-signature-invalid`, `request-not-fresh`,
         `request-replayed`.
@@ -206,13 +206,13 @@ class Service:
         challenge = self._next_challenge(node.record.node_id, assigned, now)
         await self._store.add_challenge(challenge, request.jti, request.iat + 2 * REQUEST_SKEW_SECONDS)
         known = self._store.known_boot_log(node.record.node_id)
-        return to_json(challenge_json(challenge, known, self._settings.interval_seconds))
+        return node.record, to_json(challenge_json(challenge, known, self._settings.interval_seconds))
 
-    async def attest_now(self, message: bytes) -> NodeId:
+    async def attest_now(self, message: bytes) -> NodeRecord:
         """The node that may wait at `wanted` for whether evidence is wanted early. Raises as `challenge`."""
         node, request, _ = self._signed(RequestLabel.ATTEST_NOW, decode_signed_request(message), AttestNowRequest)
         await self._store.use_request(node.record.node_id, request.jti, request.iat + 2 * REQUEST_SKEW_SECONDS)
-        return node.record.node_id
+        return node.record
 
     def _signed(
         self, label: RequestLabel, envelope: SignedRequest, kind: type[ChallengeRequest]

@@ -131,7 +131,7 @@ def issued(forged: ForgedNode, response: dict[str, Any], now: int) -> IssuedChal
 async def challenge(verifier: Verifier, forged: ForgedNode) -> IssuedChallenge:
     """A live challenge for the node."""
     now = verifier.clock.now_ms() // 1000
-    return issued(forged, json.loads(await verifier.service.challenge(signed(forged, now))), now)
+    return issued(forged, json.loads((await verifier.service.challenge(signed(forged, now)))[1]), now)
 
 
 _clock_ms = [10_000]

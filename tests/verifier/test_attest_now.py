@@ -14,8 +14,9 @@ import pytest
 from tests.forge.evidence import ForgedNode
 from tests.verifier import fleet
 from tests.verifier.http import Http, with_http
-from verifier.api.connections import SCOPE_KEY
+from verifier.api.connections import PENDING, SCOPE_KEY
 from verifier.server import Verifier
+from verifier.store.ports import NodeState
 from verifier.wire.codes import ReasonCode
 from verifier.wire.signed_request import RequestLabel
 
@@ -26,14 +27,14 @@ class _Poll:
 
     verifier: Verifier
     body: bytes
-    proofs: int = 0
+    proofs: list[str | None] = field(default_factory=list)
     holds: int = 0
     started: asyncio.Event = field(default_factory=asyncio.Event)
     status: int = 0
     answer: bytes = b""
 
-    def proved(self) -> None:
-        self.proofs += 1
+    def proved(self, by: str | None) -> None:
+        self.proofs.append(by)
 
     def held(self) -> None:
         self.holds += 1
@@ -76,14 +77,16 @@ def _signed(forged: ForgedNode, label: RequestLabel = RequestLabel.ATTEST_NOW) -
     return fleet.signed(forged, fleet.NOW, label)
 
 
-def test_a_connection_is_a_nodes_while_its_request_is_held(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["admitted", "pending"])
+def test_a_connection_is_a_nodes_while_its_request_is_held(tmp_path: Path, state: NodeState) -> None:
     async def scenario(http: Http) -> None:
         forged = fleet.node()
-        await fleet.enrol(http.verifier, forged)
+        await fleet.enrol(http.verifier, forged, state)
         poll = _Poll(http.verifier, _signed(forged))
         held = asyncio.ensure_future(poll.run())
         await asyncio.wait_for(poll.started.wait(), 5)
-        assert (poll.status, poll.answer, poll.proofs, poll.holds) == (200, b"", 1, 1)
+        by = PENDING if state == "pending" else forged.enrolled.node_id
+        assert (poll.status, poll.answer, poll.proofs, poll.holds) == (200, b"", [by], 1)
         http.verifier.service.wanted.want(forged.enrolled.node_id)
         await asyncio.wait_for(held, 5)
         assert json.loads(poll.answer) == {"wanted": True}
@@ -125,7 +128,7 @@ def test_who_may_not_wait_is_told_so_at_once_and_proves_nothing(
         poll = _Poll(http.verifier, _signed(forged, label))
         await asyncio.wait_for(poll.run(), 5)
         assert json.loads(poll.answer)["code"] == code.value
-        assert (poll.proofs, poll.holds) == (0, 0)
+        assert (poll.proofs, poll.holds) == ([], 0)
 
     with_http(tmp_path, scenario)
 

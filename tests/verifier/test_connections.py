@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from verifier.api import event_loop
-from verifier.api.connections import Connections
+from verifier.api.connections import MAX_PROVEN_PENDING, MAX_PROVEN_PER_NODE, PENDING, Connections
 from verifier.api.event_loop import fit_to_files
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
@@ -27,8 +27,8 @@ class _Connection:
         self.open = False
         self.registry.closed(self)
 
-    def proved(self) -> None:
-        self.registry.proved(self)
+    def proved(self, by: str | None = None) -> None:
+        self.registry.proved(self, by)
 
     def held(self) -> None:
         self.registry.held(self)
@@ -99,14 +99,44 @@ def test_a_full_server_closes_the_oldest_held_poll_for_a_newcomer_and_idle_stran
     assert not registry.opened(_Connection(registry), "192.0.2.2")
 
 
-def test_nothing_is_kept_of_connections_that_are_gone() -> None:
-    registry = Connections(limit=10)
-    for connection in _opened(registry, "192.0.2.1", 5):
-        connection.proved()
-        connection.proved()
+def test_a_node_that_proves_itself_on_more_connections_than_it_needs_loses_its_own_oldest() -> None:
+    registry = Connections(limit=MAX_PROVEN_PER_NODE + 2)
+    (honest,) = _opened(registry, "192.0.2.2", 1)
+    honest.proved("node-1")
+    greedy = []
+    for _ in range(3 * MAX_PROVEN_PER_NODE):
+        greedy += _opened(registry, "192.0.2.1", 1)
+        greedy[-1].proved("node-2")
+        # Requests that are being answered do not keep them either.
+        greedy[-1].idle = False
+    assert honest.open and sum(connection.open for connection in greedy) == MAX_PROVEN_PER_NODE
+    assert all(connection.open for connection in greedy[-MAX_PROVEN_PER_NODE:])
+    _opened(registry, "192.0.2.3", 1)
+
+
+def test_all_nodes_that_nobody_admitted_share_their_connections_and_holders_of_tokens_have_as_many_as_they_like() -> (
+    None
+):
+    registry = Connections(limit=2 * MAX_PROVEN_PENDING, per_address=2 * MAX_PROVEN_PENDING)
+    pending, people = _opened(registry, "192.0.2.1", MAX_PROVEN_PENDING + 9), _opened(registry, "192.0.2.2", 99)
+    for connection in pending:
+        connection.proved(PENDING)
+    for connection in people:
+        connection.proved(None)
+    assert sum(connection.open for connection in pending) == MAX_PROVEN_PENDING
+    assert all(connection.open for connection in people)
+
+
+@pytest.mark.parametrize("by", [None, "node-1"])
+def test_nothing_is_kept_of_connections_that_are_gone(by: str | None) -> None:
+    registry = Connections(limit=20)
+    for connection in _opened(registry, "192.0.2.1", 2 * MAX_PROVEN_PER_NODE):
+        connection.proved(by)
         connection.held()
-        registry.closed(connection)
-    assert (registry._count, registry._unproven, dict(registry._ages), dict(registry._held)) == (0, {}, {}, {})
+        if connection.open:
+            registry.closed(connection)
+    kept = (registry._unproven, registry._ages, registry._held, registry._nodes, registry._node_of)
+    assert (registry._count, [dict(one) for one in kept]) == (0, [{}] * 5)
 
 
 def test_no_more_connections_are_taken_than_there_are_files(monkeypatch: pytest.MonkeyPatch) -> None:

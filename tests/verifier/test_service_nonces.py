@@ -261,8 +261,8 @@ def test_nonces_differ(verifier: Verifier) -> None:
 def test_a_node_that_waits_hears_when_evidence_is_wanted(verifier: Verifier) -> None:
     async def scenario(verifier: Verifier, forged: ForgedNode, challenge: IssuedChallenge) -> None:
         await attest_to(verifier, fleet.encoded(fleet.evidence(forged, challenge)))
-        node_id = await verifier.service.attest_now(fleet.signed(forged, fleet.NOW, RequestLabel.ATTEST_NOW))
-        waiting = asyncio.ensure_future(verifier.service.wanted.wait(node_id))
+        node = await verifier.service.attest_now(fleet.signed(forged, fleet.NOW, RequestLabel.ATTEST_NOW))
+        waiting = asyncio.ensure_future(verifier.service.wanted.wait(node.node_id))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         verifier.reload_baselines()

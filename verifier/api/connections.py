@@ -3,6 +3,9 @@
 A connection has proved something once a request on it was accepted by an AK or a token. Attack: one address opens idle
 connections until no node can attest, and every verdict runs out.
 
+A node holds few connections: one that has proved itself on more loses its oldest. Attack: root on one node, or whoever
+may enrol and wait for a person, proves connection after connection until there is no room for any other node.
+
 A long poll is a node's second connection. Where the server is full it is closed for a newcomer, who may have evidence:
 what the node would have heard it learns an interval later.
 """
@@ -18,6 +21,11 @@ SCOPE_KEY = "nodewarden.connection"
 """Where a request's scope holds the connection on which it came."""
 MAX_UNPROVEN_PER_ADDRESS = 256
 """A fleet behind one address comes back with so many at once; each is proven with its first evidence."""
+MAX_PROVEN_PER_NODE = 8
+"""An attester has two, a person's `once` beside it another; what a cut line left open is closed later."""
+PENDING = "pending"
+"""Stands for all nodes that nobody admitted yet: anyone may enrol some."""
+MAX_PROVEN_PENDING = 512
 
 
 class Evictable(Protocol):
@@ -31,8 +39,8 @@ class Evictable(Protocol):
         """It is closed, and `Connections.closed` called."""
         ...
 
-    def proved(self) -> None:
-        """A request on it was accepted by an AK or a token."""
+    def proved(self, by: str | None) -> None:
+        """A request on it was accepted by a token (None), or by the AK of a node: its id, or `PENDING`."""
         ...
 
     def held(self) -> None:
@@ -50,6 +58,8 @@ class Connections:
         self._unproven: dict[str, OrderedDict[Evictable, None]] = {}
         self._ages: OrderedDict[Evictable, str] = OrderedDict()
         self._held: OrderedDict[Evictable, None] = OrderedDict()
+        self._nodes: dict[str, OrderedDict[Evictable, None]] = {}
+        self._node_of: dict[Evictable, str] = {}
 
     def opened(self, connection: Evictable, address: str) -> bool:
         """Whether the connection may stay; room is made for it by closing the oldest idle one that proved nothing.
@@ -68,8 +78,21 @@ class Connections:
         self._unproven.setdefault(network, OrderedDict())[connection] = None
         return True
 
-    def proved(self, connection: Evictable) -> None:
-        """An AK or a token spoke on this connection: only its own client, or silence, closes it."""
+    def proved(self, connection: Evictable, by: str | None) -> None:
+        """An AK or a token spoke on this connection, for the first time: only its own client, or silence, closes it.
+
+        `by` as in `Evictable.proved`; where a node has too many now, the one that it has had longest is closed.
+        """
+        self._known(connection)
+        if by is None:
+            return
+        own = self._nodes.setdefault(by, OrderedDict())
+        own[connection] = None
+        self._node_of[connection] = by
+        if len(own) > (MAX_PROVEN_PENDING if by == PENDING else MAX_PROVEN_PER_NODE):
+            next(iter(own)).evict()
+
+    def _known(self, connection: Evictable) -> None:
         network = self._ages.pop(connection, None)
         if network is not None:
             own = self._unproven[network]
@@ -87,8 +110,14 @@ class Connections:
 
     def closed(self, connection: Evictable) -> None:
         """A connection that was `opened` is no more."""
-        self.proved(connection)
+        self._known(connection)
         self.released(connection)
+        node = self._node_of.pop(connection, None)
+        if node is not None:
+            own = self._nodes[node]
+            del own[connection]
+            if not own:
+                del self._nodes[node]
         self._count -= 1
 
     def _evict_held(self) -> bool:

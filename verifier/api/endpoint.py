@@ -67,6 +67,8 @@ class Answer:
     status: int = 200
     content_type: str = "application/json"
     parts: AsyncGenerator[bytes, None] | None = None
+    proved_by: str | None = None
+    """Whose AK the request was accepted by, as `Evictable.proved` has it; None where a token was, or nothing."""
     held: bool = False
     """It waits for something to say, and its connection may be closed for another's."""
 
@@ -125,7 +127,7 @@ class Endpoint:
         )
         answer = await self._handler(call)
         if self.access is not Access.OPEN:
-            prove_connection(scope, held=answer.held)
+            prove_connection(scope, answer.proved_by, held=answer.held)
         return answer
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Identity | None:
@@ -167,11 +169,11 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     return _entropy.take(8).hex()
 
 
-def prove_connection(scope: Scope, *, held: bool) -> None:
+def prove_connection(scope: Scope, by: str | None, *, held: bool) -> None:
     """The connection on which the request came is no stranger's any more."""
     connection: Evictable | None = scope.get(SCOPE_KEY)
     if connection is not None:
-        connection.proved()
+        connection.proved(by)
         if held:
             connection.held()
 

@@ -52,12 +52,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._leave()
         self.transport.abort()
 
-    def proved(self) -> None:
-        """A request on this connection was accepted by an AK or a token."""
+    def proved(self, by: str | None) -> None:
+        """A request on this connection was accepted by an AK or a token; who the first was, counts."""
         if not self._proven:
             self._proven = True
             if self._registered:
-                self.registry.proved(self)
+                self.registry.proved(self, by)
 
     def held(self) -> None:
         """The request on this connection is a long poll."""

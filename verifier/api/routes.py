@@ -12,13 +12,14 @@ import structlog
 from starlette.routing import Route
 
 from verifier.administration import MAX_INVENTORY_BYTES, Administration
+from verifier.api.connections import PENDING
 from verifier.api.endpoint import Access, Answer, Call, Endpoint, Guards, Handler
 from verifier.api.stream import MAX_STREAMS, Commits, result_events, results_list
 from verifier.enrolment_service import EnrolmentService
 from verifier.metrics import Metrics
 from verifier.roles import Role
 from verifier.service import Service
-from verifier.store.ports import Store
+from verifier.store.ports import NodeRecord, Store
 from verifier.tokens import Signer
 from verifier.wanted import Wanted
 from verifier.wire.codes import ReasonCode
@@ -100,16 +101,18 @@ class _Handlers:
             seq=answered.sequence,
             ms=round((time.perf_counter() - started) * 1000, 1),
         )
-        return Answer(answered.body)
+        return Answer(answered.body, proved_by=answered.node_id if answered.admitted else PENDING)
 
     async def challenge(self, call: Call) -> Answer:
-        return Answer(await self._parts.service.challenge(call.body))
+        node, body = await self._parts.service.challenge(call.body)
+        return Answer(body, proved_by=_prover(node))
 
     async def attest_now(self, call: Call) -> Answer:
-        node_id = await self._parts.service.attest_now(call.body)
+        node = await self._parts.service.attest_now(call.body)
         # In parts: the connection counts as a node's from now on. Attack, or just a fleet behind one address: held
         # requests on connections that have proved nothing yet, until no node of that address gets another.
-        return Answer(b"", parts=_wanted(self._parts.service.wanted, node_id), held=True)
+        waiting = _wanted(self._parts.service.wanted, node.node_id)
+        return Answer(b"", parts=waiting, proved_by=_prover(node), held=True)
 
     async def begin_enrolment(self, call: Call) -> Answer:
         return Answer(await self._parts.enrolment.begin(call.body, call.request_id), 201)
@@ -177,6 +180,10 @@ class _Handlers:
 
     async def metrics(self, call: Call) -> Answer:  # noqa: ARG002 - a handler takes its call
         return Answer(self._parts.metrics.text().encode(), content_type="text/plain; version=0.0.4")
+
+
+def _prover(node: NodeRecord) -> str:
+    return node.node_id if node.state == "admitted" else PENDING
 
 
 async def _wanted(wanted: Wanted, node_id: str) -> AsyncGenerator[bytes, None]:
