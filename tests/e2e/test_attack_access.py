@@ -6,6 +6,7 @@ Each way is tried by both protocols that kubectl speaks, and the same call gets 
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from tests.e2e.authority import certificate_user, write_kubeconfig
 from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.governed import Governed
+from tests.e2e.install import ROOT
 from tests.e2e.pods import kubectl, kubectl_command, wait_for_phase
 from tests.e2e.programs import free_port, wait_until
 from tests.e2e.real_node import RealNode
@@ -148,6 +150,20 @@ def test_the_proxy_is_denied_to_a_sensitive_pod_in_every_form_of_its_name(
 
 def test_the_cluster_s_admin_is_denied_as_well(plane: ControlPlane, pods: Governed) -> None:
     assert_forbidden(kubectl(plane, "-n", pods.namespace, "exec", "secret", "--", "/bin/id"))
+
+
+def test_who_holds_nodes_proxy_enters_past_admission_as_the_guide_warns(
+    plane: ControlPlane, pods: Governed, node: RealNode
+) -> None:
+    status = plane.admin.must_get(f"/api/v1/nodes/{node.name}")["status"]
+    kubelet = f"https://localhost:{status['daemonEndpoints']['kubeletEndpoint']['Port']}"
+    # The same admin as above, at the kubelet itself: it asks the API server for rights, and nobody for admission.
+    context = ssl.create_default_context(cafile=str(plane.ca))
+    context.load_cert_chain(plane.folder / "admin.crt", plane.folder / "admin.key")
+    with httpx.Client(verify=context, trust_env=False) as client:
+        answer = client.post(f"{kubelet}/run/{pods.namespace}/secret/main?cmd=/bin/id")
+    assert (answer.status_code, answer.text[:6]) == (200, "uid=0 ")
+    assert "* Who holds `nodes/proxy` enters every pod" in (ROOT / "docs/installing.md").read_text()
 
 
 def test_logs_of_a_sensitive_pod_are_not_an_access_to_it(plane: ControlPlane, pods: Governed) -> None:

@@ -65,6 +65,11 @@ class Webhook:
         (bundle,) = bundles
         return _serials(x509.load_pem_x509_certificates(base64.b64decode(bundle)))
 
+    def met_again(self) -> None:
+        """The API server asks over a new handshake: a connection that is open sees no new certificate."""
+        self.link.drop()
+        wait_until("the API server comes again", self.watched.reviewed, 5)
+
 
 def _serials(certificates: list[x509.Certificate]) -> set[bytes]:
     return {certificate.serial_number.to_bytes(20) for certificate in certificates}
@@ -125,6 +130,7 @@ def test_reviews_go_on_while_two_cas_overlap_and_when_the_second_one_signs(watch
         wait_until("the webhook is asked", watched.reviewed, 20)
         with watched.asked_all_the_while():
             later = webhook.at(today)
+        webhook.met_again()
         assert later.authorities == overlap.authorities
         assert _signed_by(later, 1)
 
@@ -140,6 +146,7 @@ def test_reviews_go_on_when_the_first_ca_is_gone(watched: Watched) -> None:
         wait_until("the webhook is asked", watched.reviewed, 20)
         with watched.asked_all_the_while():
             later = webhook.at(today)
+        webhook.met_again()
         assert _authorities(later, 0) == _authorities(overlap, 1)
         assert len(later.authorities) == 1
         assert webhook.known_authorities() == _authorities(later, 0)
