@@ -82,7 +82,7 @@ class NodeReconciler:
             if kept is not None:
                 self._writer.delete(f"{ATTESTATIONS}/{name}", kept.uid)
             self._forget(name)
-            return None
+            return self._revoke_of_gone(name)
         now = self._clock()
         standing = standing_of(self._view, observed.node, self._view.all_policies(), self._view.intruders(name), now)
         entry = self._book.entry(name)
@@ -102,7 +102,7 @@ class NodeReconciler:
         if fell_at is not None:
             # 2. and 3.: the head start ends when all are revoked, and after a second in any case.
             left = REVOCATION_HEAD_START_SECONDS - (time.monotonic() - fell_at)
-            open_leases = self._orders.revoke(standing, now, refused)
+            open_leases = self._orders.revoke(name, now, refused)
             if open_leases and left > 0:
                 return min(left, 0.1)
             looks.append(1.0 if open_leases else None)
@@ -122,6 +122,20 @@ class NodeReconciler:
         times = (standing.changes_at(), refresh_at(before, standing) if waits else None)
         looks += [float(max(moment - now, 1)) for moment in times if moment is not None]
         return min((look for look in looks if look is not None), default=None)
+
+    def _revoke_of_gone(self, name: str) -> float | None:
+        """Where a Node object was deleted, a bad verdict about its name still takes back what was released there.
+
+        Attack, or just a person in a hurry: the machine is taken out of the cluster first and revoked afterwards.
+        """
+        entry = self._book.entry(name)
+        if entry is None or all(entry.result.verdict in policy.accept for policy in self._view.all_policies()):
+            return None
+        refused: list[Refusal] = []
+        open_leases = self._orders.revoke(name, self._clock(), refused)
+        if refused:
+            raise refused[0]
+        return 1.0 if open_leases else None
 
     def _note_fall(self, name: str, standing: NodeStanding) -> float | None:
         if not standing.fallen:

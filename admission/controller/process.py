@@ -204,7 +204,7 @@ class Controller:
             self._queue.add(("reports", ""), REPORT_SECONDS)
 
     def _everything(self) -> None:
-        for name in {*self._view.nodes.names(), *self._view.attestations.names()}:
+        for name in {*self._view.nodes.names(), *self._view.attestations.names(), *self._view.leased_nodes()}:
             self._queue.add(("node", name))
         self._marks_changed()
         self._report()

@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from admission.controller.conditions import condition, condition_since
-from admission.controller.standing import NodeStanding
 from admission.controller.view import OURS, ControllerView, Kept
 from admission.controller.writer import Writer
 from admission.kube import KubeNotFound, KubeUnavailable
@@ -33,7 +32,7 @@ class RevocationOrders:
         self._lock = threading.Lock()
         self._orders: dict[str, Future[Refusal | None]] = {}
 
-    def revoke(self, standing: NodeStanding, now: int, refused: list[Refusal]) -> int:
+    def revoke(self, node_name: str, now: int, refused: list[Refusal]) -> int:
         """Every lease of the node is ordered revoked or about to be. Returns how many the broker has yet to answer.
 
         By the node's name: leases of an earlier Node object of the same name fall with it. Returns at once; an order
@@ -41,7 +40,7 @@ class RevocationOrders:
         """
         open_leases = 0
         with self._lock:
-            for name, kept in self._view.releases_of(standing.node.name):
+            for name, kept in self._view.releases_of(node_name):
                 if "revokedAt" in kept.status:
                     continue
                 open_leases += 1
@@ -53,7 +52,7 @@ class RevocationOrders:
                     refused.append(refusal)
                     given = None
                 if given is None:
-                    self._orders[kept.uid] = self._pool.submit(self._order, name, kept, standing.node.name, now)
+                    self._orders[kept.uid] = self._pool.submit(self._order, name, kept, node_name, now)
             if len(self._orders) > MAX_REMEMBERED:
                 # Of leases that went before their order showed.
                 self._orders = {uid: order for uid, order in self._orders.items() if not order.done()}

@@ -129,6 +129,11 @@ class ControllerView:
         with self._lock:
             return tuple((key[1], kept) for key, kept in self._releases.get(node_name, {}).items())
 
+    def leased_nodes(self) -> tuple[str, ...]:
+        """The names of nodes, present or gone, of whose leases there are records."""
+        with self._lock:
+            return tuple(name for name, releases in self._releases.items() if releases)
+
     def intruders(self, node_name: str) -> tuple[str, ...]:
         """The pods on the node that could act upon it and are not on the list of those that may."""
         return tuple(

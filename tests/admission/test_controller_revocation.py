@@ -13,13 +13,11 @@ from admission.controller.revocation import RevocationOrders
 from admission.controller.view import Kept
 from admission.controller.writer import Writer
 from admission.kube import KubeUnavailable
-from tests.admission.test_controller_decisions import BAD, a_standing
-from tests.admission.test_controller_reconcile import World
-from tests.admission.world import NODE, NOW, a_result
+from tests.admission.test_controller_reconcile import BAD, World
+from tests.admission.world import NODE, NOW
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal
 
-FALLEN = a_standing(result=a_result(**BAD))
 AT = "2027-01-15T08:00:00Z"
 ORDERED = {"conditions": [{"type": "RevocationRequested", "status": "True", "lastTransitionTime": AT}]}
 
@@ -47,7 +45,7 @@ class Leases:
 
     def revoke(self) -> tuple[int, list[Refusal]]:
         refused: list[Refusal] = []
-        return self.orders.revoke(FALLEN, NOW, refused), refused
+        return self.orders.revoke(NODE, NOW, refused), refused
 
     def written(self) -> list[str]:
         return [path.split("/")[-2] for method, path in self.world.api.asked() if method == "PATCH"]
@@ -111,4 +109,26 @@ def test_what_is_ordered_or_answered_already_is_not_ordered_again() -> None:
     leases.show(1, {**ORDERED, "revokedAt": AT})
     assert leases.revoke() == (1, [])
     time.sleep(0.05)
+    assert leases.written() == []
+
+
+@pytest.mark.parametrize("first", ["the Node goes", "the verdict falls"])
+def test_the_leases_of_a_node_that_was_deleted_are_revoked_as_well(first: str) -> None:
+    leases = Leases(3)
+    world = leases.world
+    steps: list[Callable[[], object]] = [lambda: world.view.nodes._put(("", NODE), None), lambda: world.take(**BAD)]
+    for step in steps if first == "the Node goes" else reversed(steps):
+        step()
+    assert world.nodes.reconcile(NODE) == 1.0
+    eventually(lambda: sorted(leases.written()) == ["0", "1", "2"])
+    for number in range(3):
+        leases.show(number, {**ORDERED, "revokedAt": AT})
+    assert world.nodes.reconcile(NODE) is None
+    assert set(world.view.leased_nodes()) == {NODE, "another"}
+
+
+def test_a_node_that_was_deleted_while_it_was_trusted_keeps_its_leases_to_their_end() -> None:
+    leases = Leases(3)
+    leases.world.view.nodes._put(("", NODE), None)
+    assert leases.world.nodes.reconcile(NODE) is None
     assert leases.written() == []
