@@ -111,7 +111,9 @@ def build_verifier(settings: Settings, clock: Clock) -> Verifier:
     metrics = Metrics()
     store = SqlStore(settings.database, clock.now_ms(), commits.committed)
     pace = RateLimiter(settings.evidence_per_node_per_minute)
-    service = Service(settings, store, results, clock, node_tokens, pace.wait_seconds)
+    # Each piece of evidence may need a challenge asked for first; a poll now and then comes on top.
+    asking_pace = RateLimiter(2 * settings.evidence_per_node_per_minute)
+    service = Service(settings, store, results, clock, node_tokens, pace.wait_seconds, asking_pace.wait_seconds)
     service.baselines = baselines
     enrolment = EnrolmentService(settings, store, results, clock, endorsements, node_tokens, service.wanted)
     administration = Administration(store, results, clock, service.wanted)

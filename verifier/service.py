@@ -63,9 +63,10 @@ class Service:
         clock: Clock,
         node_tokens: NodeTokens | None,
         pace: Pace,
+        asking_pace: Pace,
     ) -> None:
         self._settings = settings
-        self._pace = pace
+        self._pace, self._asking_pace = pace, asking_pace
         self._store = store
         self._results = results
         self._clock = clock
@@ -199,7 +200,7 @@ class Service:
         """The node that signed the request in `message`, and the JSON of a new challenge for it.
 
         Raises Rejection `node-unknown`, `node-revoked`, `request-signature-invalid`, `request-not-fresh`,
-        `request-replayed`.
+        `request-replayed`, `rate-limited`.
         """
         node, request, now = self._signed(RequestLabel.CHALLENGE, decode_signed_request(message), ChallengeRequest)
         assigned = self.baselines.assigned(node.record.tenant, node.record.cohort)
@@ -226,6 +227,9 @@ class Service:
             refusal = Rejection(ReasonCode.NODE_REVOKED, "node", node.record.node_name)
         elif abs(now - claimed.iat) > REQUEST_SKEW_SECONDS:
             refusal = Rejection(ReasonCode.REQUEST_NOT_FRESH, "request.iat", str(claimed.iat), f"about {now}")
+        elif seconds := self._asking_pace(claimed.node_id):
+            # Attack: a node, admitted or not, whose requests are each written and synced before anyone else's.
+            refusal = Rejection(ReasonCode.RATE_LIMITED, "node", None, f"again after {seconds} s")
         if refusal is not None:
             refusal.of_the_node = True
             raise refusal

@@ -81,7 +81,8 @@ class Settings(_Section):
     refused_requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] = 120
     """For each address: beyond so many refusals it is told no reasons. What is accepted is never limited by address."""
     evidence_per_node_per_minute: Annotated[int, Field(ge=10, le=100_000)] = 30
-    """How often one node may prove itself, on demand and by hand too. More is told to wait; no verdict changes."""
+    """How often one node may prove itself, on demand and by hand too; it may ask for challenges, and wait to be asked,
+    twice as often. More is told to wait; no verdict changes."""
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 12_000
 
     @property

@@ -18,9 +18,11 @@ from tests.verifier.http import Http, with_http
 from verifier.appraisal.context import IssuedChallenge
 from verifier.live_nonces import MAX_TRIES
 from verifier.server import Verifier
+from verifier.store.ports import NodeState
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url
 from verifier.wire.failures import Refusal
+from verifier.wire.signed_request import RequestLabel
 
 
 @pytest.fixture
@@ -119,6 +121,30 @@ def test_a_node_that_proves_itself_without_pause_is_told_to_wait_and_keeps_its_v
         assert (await http.attest(other))["verdict"] == "affirming"
         kinds = [json.loads(row.record)["kind"] for row in http.verifier.store.audit_after(0, 100)]
         assert "evidence-refused" not in kinds
+
+    with_http(tmp_path / "v", scenario, evidence_per_node_per_minute=10)
+
+
+@pytest.mark.parametrize("state", ["admitted", "pending"])
+def test_a_node_that_asks_without_pause_is_told_to_wait_and_nothing_of_it_is_written(
+    tmp_path: Path, state: NodeState
+) -> None:
+    async def scenario(http: Http) -> None:
+        busy, other = fleet.node(0), fleet.node(1)
+        await fleet.enrol(http.verifier, busy, state)
+        await fleet.enrol(http.verifier, other)
+        ways = (("/v1/challenges", RequestLabel.CHALLENGE), ("/v1/attest-now", RequestLabel.ATTEST_NOW))
+        http.verifier.service.wanted.want_all([busy.enrolled.node_id, other.enrolled.node_id])
+        answers = [
+            await http.call("POST", path, fleet.signed(busy, fleet.NOW, label))
+            for _ in range(11)
+            for path, label in ways
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 20 + [429] * 2
+        assert answers[-1].json()["code"] == ReasonCode.RATE_LIMITED.value
+        # One that keeps its pace is served.
+        for path, label in ways:
+            assert (await http.call("POST", path, fleet.signed(other, fleet.NOW, label))).status_code == 200
 
     with_http(tmp_path / "v", scenario, evidence_per_node_per_minute=10)
 
