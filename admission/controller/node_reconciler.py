@@ -45,7 +45,7 @@ from admission.pod_rules import govern
 from verifier.wire.failures import Refusal
 
 REVOCATION_HEAD_START_SECONDS = 0.8
-"""Longest that label and taint wait for the leases: with the write that takes them off, they are gone within a second."""
+"""Longest that label and taint wait for the leases; with the write that takes them off it stays under a second."""
 ATTESTATIONS = f"{OURS}/nodeattestations"
 _REMOVABLE = ("bootID", "evidenceDigest", "baseline")
 
@@ -101,7 +101,7 @@ class NodeReconciler:
             refused.append(refusal)
         looks: list[float | None] = []
         if fell_at is not None:
-            # 2. and 3.: the head start ends when all are revoked, and in any case in time for all to be done within a second.
+            # 2. and 3.: the head start ends when all are revoked, or when it is over.
             left = REVOCATION_HEAD_START_SECONDS - (time.monotonic() - fell_at)
             open_leases = self._orders.revoke(name, now, refused)
             if open_leases and left > 0:
