@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from nodewarden_demo.stage import OTHER_CMDLINE
+from tests.e2e.control_plane import BROKER_AUDIENCE
 from tests.e2e.governed import ACCOUNT, API_VERSION, GROUP, POLICY, is_labelled
 from tests.e2e.images.installed import Installed
 from tests.e2e.install import NAMESPACE
 from tests.e2e.machines import ATTESTER_NAMESPACE
-from tests.e2e.pods import a_pod, pods_path, wait_for_phase
+from tests.e2e.pods import a_pod, kubectl, pods_path, wait_for_phase
 from tests.e2e.programs import wait_until
 from verifier.wire.codes import ReasonCode
 
+SPACE, SECRET = "ml", "model-key"
 PARTS = ("verifier", "controller", "webhook", "broker")
 
 
@@ -91,39 +93,68 @@ def test_the_attester_s_doctor_finds_all_that_is_required_in_its_pod(product: In
     assert [check["name"] for check in checks if not check["ok"]] == ["ima-log"]  # none was recorded with the boot
 
 
-def test_a_sensitive_pod_runs_on_the_verified_node_and_a_changed_one_is_denied(product: Installed) -> None:
-    admin, namespace = product.plane.admin, "ml"
+@pytest.fixture(scope="module")
+def sensitive_pod(product: Installed) -> str:
+    """The path of a pod that may run on a verified node only, and runs."""
+    admin, image = product.plane.admin, product.node.app_image
     wait_until("the node is labelled", lambda: is_labelled(admin, product.node.name), 90)
-    admin.must_create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    admin.must_create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
-    image = product.node.app_image
-    spec = {"subjects": [{"namespace": namespace, "serviceAccount": ACCOUNT}], "policyRef": POLICY, "images": [image]}
+    admin.must_create("/api/v1/namespaces", {"metadata": {"name": SPACE}})
+    admin.must_create(f"/api/v1/namespaces/{SPACE}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+    spec = {
+        "subjects": [{"namespace": SPACE, "serviceAccount": ACCOUNT}],
+        "policyRef": POLICY,
+        "images": [image],
+        "secrets": [{"name": SECRET, "path": "key.bin"}],
+    }
     workload = {"apiVersion": API_VERSION, "kind": "SensitiveWorkload", "metadata": {"name": "llm"}, "spec": spec}
     admin.must_create(f"{GROUP}/sensitiveworkloads", workload)
-
     other = a_pod("other", "registry.example/other:1", serviceAccountName=ACCOUNT)
-    path = pods_path(namespace)
     denied = (ReasonCode.WORKLOAD_IMAGE_NOT_ALLOWED,)
     # Each of the three webhook pods learns of the workload by itself.
     for _ in range(5):
-        wait_until("the webhook denies", lambda: admin.create(path, other, dry_run=True).denies(*denied), 20)
-
-    admin.must_create(path, a_pod("llm", image, serviceAccountName=ACCOUNT))
-    pod = wait_for_phase(admin, namespace, "llm", seconds=60)
+        wait_until(
+            "the webhook denies", lambda: admin.create(pods_path(SPACE), other, dry_run=True).denies(*denied), 20
+        )
+    admin.must_create(pods_path(SPACE), a_pod("llm", image, serviceAccountName=ACCOUNT))
+    pod = wait_for_phase(admin, SPACE, "llm", seconds=60)
     assert pod["spec"]["nodeName"] == product.node.name
-    assert product.kubectl("-n", namespace, "get", "pod", "llm", "-o", "name") == "pod/llm\n"
+    return pods_path(SPACE, "llm")
 
 
-def test_a_reboot_into_another_command_line_takes_the_label_and_the_pod_away(product: Installed) -> None:
+def test_a_sensitive_pod_cannot_be_entered(product: Installed, sensitive_pod: str) -> None:
+    done = kubectl(product.plane, "-n", SPACE, "exec", "llm", "--", "/bin/id")
+    assert done.returncode != 0
+    assert ReasonCode.ACCESS_FORBIDDEN.value in done.stderr
+
+
+def test_its_secret_goes_to_the_tpm_of_its_node(product: Installed, sensitive_pod: str) -> None:
+    state, value = "/var/lib/nodewarden", "the key that decrypts the model's weights"
+    store = ("--store", f"{state}/secrets.sealed", "--key", f"{state}/secrets.key", "--from-file", "-")
+    put = ("nodewarden", "admission", "secrets", "put", SECRET, *store)
+    broker = ("exec", "-i", "deploy/nodewarden-broker", "-c", "broker", "--", *put)
+    product.kubectl("-n", NAMESPACE, *broker, typed=value)
+
+    uid = product.plane.admin.must_get(sensitive_pod)["metadata"]["uid"]
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": "llm", "uid": uid}
+    token = product.plane.token(SPACE, ACCOUNT, audience=BROKER_AUDIENCE, bound_to=bound)
+    fetch = (
+        "umask 077; mkdir -p /tmp/out; cat > /tmp/token; "
+        f"nodewarden attester secret {SECRET} --token-file /tmp/token --out /tmp/out >&2; cat /tmp/out/*; rm -r /tmp/*"
+    )
+    attester = ("exec", "-i", "daemonset/nodewarden-attester", "-c", "attester", "--", "sh", "-ec", fetch)
+    assert product.kubectl("-n", ATTESTER_NAMESPACE, *attester, typed=token) == value
+
+
+def test_a_reboot_into_another_command_line_takes_the_label_and_the_pod_away(
+    product: Installed, sensitive_pod: str
+) -> None:
     admin = product.plane.admin
-    wait_until("the node is labelled", lambda: is_labelled(admin, product.node.name), 90)
     product.boot(OTHER_CMDLINE)
     product.kubectl("-n", ATTESTER_NAMESPACE, "delete", "pod", "-l", "app.kubernetes.io/name=nodewarden-attester")
     wait_until("the label is gone", lambda: not is_labelled(admin, product.node.name), 60)
-    path = pods_path("ml", "llm")
 
     def going() -> bool:
-        answer = admin.get(path)
+        answer = admin.get(sensitive_pod)
         return answer.status == 404 or "deletionTimestamp" in answer.body["metadata"]
 
     wait_until("the sensitive pod is on its way out", going, 30)
