@@ -34,7 +34,7 @@ from admission.sealed_store import SealedStore
 from admission.serving_certificate import HotCertificate, ManagedCertificate
 from admission.settings import BrokerSettings, Kubernetes, Results, Tls, Tokens, WebhookSettings
 from admission.webhook import Gates, webhook_app
-from verifier.wire.failures import Refusal, Unavailable
+from verifier.wire.failures import Failure, Refusal, Unavailable
 
 KEY_FETCH_SECONDS = 60.0
 """A verifier publishes a new key long before it signs with it."""
@@ -50,13 +50,14 @@ class CurrentKeys:
         """
         self._read, self._every_seconds = read, every_seconds
         self._read_at, self._awaited = time.monotonic(), False
+        self._said: Failure | None = None
         try:
             self._keys = read()
         except Unavailable as refusal:
             if not may_come_later:
                 raise
             self._keys, self._awaited = KeySet({}), True
-            structlog.get_logger().warning("keys_refused", reasons=reasons_of((refusal.failure,)))
+            self._say(refusal.failure)
 
     def __call__(self) -> KeySet:
         return self._keys
@@ -66,9 +67,15 @@ class CurrentKeys:
             return
         self._read_at = time.monotonic()
         try:
-            self._keys, self._awaited = self._read(), False
+            self._keys, self._awaited, self._said = self._read(), False, None
         except Refusal as refusal:
-            structlog.get_logger().warning("keys_refused", reasons=reasons_of((refusal.failure,)))
+            self._say(refusal.failure)
+
+    def _say(self, failure: Failure) -> None:
+        # Once, not every other second of a long outage.
+        if failure != self._said:
+            self._said = failure
+            structlog.get_logger().warning("keys_refused", reasons=reasons_of((failure,)))
 
 
 def result_keys(results: Results, *, may_come_later: bool = False) -> CurrentKeys:
