@@ -1,12 +1,14 @@
 """Events on a pod and its owner that say why something was denied: what `kubectl describe` shows.
 
 Written by a thread of their own, from a queue that drops when it is full: no decision waits for them, and none depends
-on them. The same words about the same pod are written once a minute at most.
+on them. The same words about the same pod are written once a minute at most, and of all no more than `MAX_A_MINUTE`.
+Whoever reaches the webhook's port can make up reviews that are denied, so nothing in one becomes part of an address.
 """
 
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -29,8 +31,13 @@ MAX_MESSAGE_CHARACTERS = 1024
 """core/v1 Event: validation refuses longer notes."""
 REPEAT_SECONDS = 60.0
 MAX_REMEMBERED = 4096
+MAX_A_MINUTE = 300
+"""Attack: made-up reviews, each with other words, until the API server's store is full of Events."""
 REQUEST_SECONDS = 5.0
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""Of pods and namespaces (RFC 1123). The API server sends no others."""
 
+_BINDINGS = ("pods/binding", "bindings")
 EventReason = Literal["BindingDenied", "PodDenied", "SecretReleaseDenied"]
 
 
@@ -53,7 +60,11 @@ def notice_of(review: Review, denial: Deny) -> Notice | None:
         return None
     message = message_of(denial.failures)
     metadata = review.object.get("metadata") or {}
-    if review.target in ("pods/binding", "bindings"):
+    # Attack: a namespace `x/secrets/y?` in a made-up review, for which our token would ask.
+    names = (review.namespace, *((str(metadata.get("name")),) if review.target in _BINDINGS else ()))
+    if not all(_NAME.fullmatch(name) for name in names):
+        return None
+    if review.target in _BINDINGS:
         uid = str(metadata.get("uid") or "")
         return Notice(review.namespace, str(metadata.get("name")), uid, "BindingDenied", message, None)
     if review.target == "pods":
@@ -82,6 +93,7 @@ class EventWriter:
         self._client, self._component, self._clock = client, component, clock
         self._waiting: queue.Queue[Notice] = queue.Queue(MAX_WAITING)
         self._told: dict[Notice, float] = {}
+        self._minute, self._in_minute = float("-inf"), 0
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -103,6 +115,11 @@ class EventWriter:
             told = self._told.get(plain)
             if told is not None and now - told < REPEAT_SECONDS:
                 return False
+            if now - self._minute >= REPEAT_SECONDS:
+                self._minute, self._in_minute = now, 0
+            if self._in_minute >= MAX_A_MINUTE:
+                return False
+            self._in_minute += 1
             if len(self._told) >= MAX_REMEMBERED:
                 self._told.clear()
             self._told[plain] = now
@@ -132,9 +149,10 @@ class EventWriter:
             me = {"apiVersion": "v1", "kind": "Pod", "name": notice.pod_name, "uid": metadata.get("uid")}
             self._post(notice, me)
             owners = tuple(metadata.get("ownerReferences") or ())
-        for owner in owners or ():
-            if owner.get("controller") is True:
-                self._post(notice, owner)
+        # An object has one controller; a made-up one may claim thousands.
+        owner = next((one for one in owners or () if one.get("controller") is True), None)
+        if owner is not None:
+            self._post(notice, owner)
 
     def _post(self, notice: Notice, about: Mapping[str, Any]) -> None:
         name, at = str(about.get("name")), datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -141,6 +141,43 @@ def test_the_same_words_are_told_once_and_a_flood_is_dropped_without_waiting(
         assert len([a for a in asked if a.method == "GET"]) <= 6
 
 
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [
+        ("ml/secrets/tls?x=", "llm-0"),
+        ("..", "llm-0"),
+        ("ml", "llm-0?watch=true"),
+        ("ml", "../../../../apis"),
+        ("ml", "llm-0%2f"),
+        ("ml", "llm 0"),
+        ("ml", ""),
+    ],
+)
+def test_a_made_up_review_whose_names_are_no_names_makes_no_event(namespace: str, name: str) -> None:
+    assert noticed(BINDING, sub="binding") is not None
+    body = {**BINDING, "metadata": {**BINDING["metadata"], "name": name}}
+    assert noticed(body, sub="binding", name=name, namespace=namespace) is None
+    if namespace != "ml":
+        owned = changed(POD, "metadata", ownerReferences=[OWNER])
+        assert noticed(owned, namespace=namespace) is None
+
+
+def test_no_more_events_are_written_than_a_minute_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_events, "MAX_A_MINUTE", 20)
+    api = Pods()
+    # Nor by a pod that claims to have many controllers.
+    owned = changed(POD, "metadata", ownerReferences=[OWNER] * 50)
+    with scripted_api(tmp_path, api) as (client, _):
+        writer = EventWriter(client, "nodewarden-webhook", lambda: NOW)
+        for number in range(100):
+            failure = Failure(ReasonCode.NODE_NOT_VERIFIED, f"made up {number}", "x", "y")
+            writer.tell(noticed(owned, Deny((failure,))))
+        writer.start()
+        until(lambda: len(api.posted) >= 20)
+        time.sleep(0.2)
+    assert len(api.posted) == 20
+
+
 def test_a_message_keeps_within_what_an_event_holds() -> None:
     failures = tuple(Failure(ReasonCode.RESULT_EXPIRED, f"nodes.{'n' * 200}", "x" * 300) for _ in range(20))
     assert len(message_of(failures)) == MAX_MESSAGE_CHARACTERS
