@@ -82,6 +82,23 @@ class PodTokenVerifier:
         return claims
 
 
+def claimed_node(token: str) -> str:
+    """The name of the node that `token` claims its pod to be on; nothing of the token is verified.
+
+    Raises Rejection `token-invalid`, `token-not-pod-bound` for what cannot be a pod's token, whoever signed it.
+    """
+    if len(token) > MAX_TOKEN_CHARACTERS or not token.isascii():
+        raise _invalid("too long or not ASCII")
+    try:
+        claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+        raise _invalid(type(error).__name__) from error
+    bound = claims.get("kubernetes.io")
+    if not isinstance(bound, dict):
+        raise _not_bound("kubernetes.io")
+    return _named(bound, "node")[0]
+
+
 def _named(bound: Mapping[str, Any], part: str) -> tuple[str, str]:
     reference = bound.get(part)
     if not isinstance(reference, dict):

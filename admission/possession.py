@@ -30,6 +30,19 @@ def signed_part(envelope: ReleaseEnvelope) -> SignedRequest:
     return SignedRequest(bytes_of(envelope.body), bytes_of(envelope.signature))
 
 
+def require_signature(request: SignedRequest, result: AttestationResult) -> bytes:
+    """The body of `request`, which the AK of `result` signed. Raises Rejection `possession-not-proved`."""
+    if result.ak_public is None:
+        raise Rejection(ReasonCode.POSSESSION_NOT_PROVED, "result.ak_public", "absent")
+    key = load_request_key(bytes_of(result.ak_public))
+    try:
+        return verify_signed_request(key, RequestLabel.SECRET_RELEASE, request)
+    except Refusal as refusal:
+        # Also a signature of another form: an AK of another kind is another AK.
+        seen = f"{refusal.code.value}: not by the node's AK"
+        raise Rejection(ReasonCode.POSSESSION_NOT_PROVED, "request.signature", seen) from refusal
+
+
 def prove_possession(
     request: SignedRequest, token: str, result: AttestationResult, memory: RequestMemory, now: int
 ) -> ReleaseRequest:
@@ -41,15 +54,7 @@ def prove_possession(
     `request-not-fresh`, `token-digest-mismatch`, `request-replayed`.
     """
     # 1. The signature, by the AK that the verifier enrolled and vouches for in this result.
-    if result.ak_public is None:
-        raise Rejection(ReasonCode.POSSESSION_NOT_PROVED, "result.ak_public", "absent")
-    key = load_request_key(bytes_of(result.ak_public))
-    try:
-        body = verify_signed_request(key, RequestLabel.SECRET_RELEASE, request)
-    except Refusal as refusal:
-        # Also a signature of another form: an AK of another kind is another AK.
-        seen = f"{refusal.code.value}: not by the node's AK"
-        raise Rejection(ReasonCode.POSSESSION_NOT_PROVED, "request.signature", seen) from refusal
+    body = require_signature(request, result)
     # 2. What it says.
     message = decode_message(ReleaseRequest, body, "request")
     # 3. Of this node.

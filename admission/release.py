@@ -1,5 +1,7 @@
 """Secret release, readable top to bottom: nothing is read from the backend before all conditions hold.
 
+0. The node that the token claims has a verified result, and signed this request. Attack: strangers with made-up tokens,
+   of which each would cost the API server a review, and us a thread that waits for it.
 1. The token is a pod's, for this broker, and its node has a verified result.
 2. The caller holds that node's AK and signed this request, now, once, for this token (`admission.possession`).
 3. Pod and node are those of the token, alive, bound to each other; the node passes every policy; the workload may have
@@ -13,15 +15,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admission.cluster_view import ClusterView, PodIdentity
+from admission.cluster_view import AdmissionState, ClusterView, PodIdentity
 from admission.decision import Deny, Release, decide_release
 from admission.leases import LeaseBook
-from admission.possession import RequestMemory, prove_possession, signed_part
+from admission.pod_tokens import claimed_node
+from admission.possession import RequestMemory, prove_possession, require_signature, signed_part
 from admission.sealed_store import SecretBackend
 from admission.secret_encryption import BindingKey
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Rejection
 from verifier.wire.release import ReleasedSecret, ReleaseEnvelope, ReleaseResponse
+from verifier.wire.result import AttestationResult
 
 
 class ReleaseDenied(Exception):
@@ -60,16 +64,12 @@ class ReleaseService:
         request = signed_part(envelope)
         # One state for the whole request: two would let a pod of one moment meet the verdict of another.
         state = self._view.state()
+        require_signature(request, _result_of(state, claimed_node(envelope.token)))
         identity = self._view.check_token(envelope.token, now)
         account = state.account_failure(identity)
         if account is not None:
             raise ReleaseDenied((account,), identity)
-        node = state.node(identity.node_name)
-        if node is None:
-            raise Rejection(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, f"nodes.{identity.node_name}")
-        result = state.result_of(node)
-        if isinstance(result, Failure):
-            raise ReleaseDenied((result,))
+        result = _result_of(state, identity.node_name)
         message = prove_possession(request, envelope.token, result, self._requests, now)
         decision = decide_release(state, identity, tuple(dict.fromkeys(message.secrets)), now)
         if isinstance(decision, Deny):
@@ -110,6 +110,16 @@ class ReleaseService:
         return Released(
             ReleaseResponse(secrets=secrets), f"{pod.namespace}/{pod.name}", pod.uid, node.name, decision.boot_id
         )
+
+
+def _result_of(state: AdmissionState, node_name: str) -> AttestationResult:
+    node = state.node(node_name)
+    if node is None:
+        raise Rejection(ReasonCode.NODE_UNKNOWN_TO_CLUSTER, f"nodes.{node_name}")
+    result = state.result_of(node)
+    if isinstance(result, Failure):
+        raise ReleaseDenied((result,))
+    return result
 
 
 def _proved_by(release: Release) -> tuple[object, ...]:
