@@ -15,6 +15,9 @@ apply -n "$system" create configmap nodewarden-verifier-ca --from-file=ca.pem=/d
 read_file verifier tokens/machine.token |
   kubectl -n "$system" create secret generic nodewarden-machine-token --from-file=token=/dev/stdin --dry-run=client -o yaml |
   kubectl apply -f -
+# It runs already, and would see the CA only when the kubelet looks again, after a minute or more.
+kubectl -n "$system" rollout restart deploy/nodewarden-webhook
+kubectl -n "$system" rollout status deploy/nodewarden-webhook --timeout=5m
 kubectl -n "$system" rollout status deploy/nodewarden-controller --timeout=5m
 
 bundle=$verifier_ca
