@@ -16,10 +16,10 @@ from admission.broker_metrics import BrokerMeter
 from admission.clock import Clock
 from admission.cluster_leases import RELEASES, REQUEST_SECONDS, ClusterLeases
 from admission.cluster_view import AdmissionState
-from admission.controller.work_queue import WorkQueue
 from admission.kube import MERGE_PATCH, KubeClient, KubeConflict, KubeNotFound
 from admission.lease_records import LeaseRecord, failing_status, revoked_status
 from admission.sealed_store import SecretBackend
+from admission.work_queue import WorkQueue
 from verifier.wire.failures import Refusal
 
 KEEP_ENDED_SECONDS = 24 * 3600

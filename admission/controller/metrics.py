@@ -24,11 +24,11 @@ from admission.controller.overview import Overview
 from admission.controller.results_stream import ResultsStream
 from admission.controller.standing import policy_standing
 from admission.controller.view import ControllerView
-from admission.controller.work_queue import WorkQueue
 from admission.exposition import view_families
 from admission.informers import Informer
 from admission.lease_records import REQUESTED, REVOKED
 from admission.view_measures import ViewMeasures, measures_of
+from admission.work_queue import WorkQueue
 from verifier.wire.failures import Failure
 
 

@@ -28,11 +28,11 @@ from admission.controller.results_book import ResultsBook
 from admission.controller.results_stream import ALIVE_SECONDS, ResultsStream
 from admission.controller.settings import ControllerSettings
 from admission.controller.view import ControllerView
-from admission.controller.work_queue import WorkQueue
 from admission.controller.writer import Writer
 from admission.exposition import Exposition
 from admission.kube import KubeClient
 from admission.results import InMemorySequences, ResultVerifier
+from admission.work_queue import WorkQueue
 from verifier.wire.result import Verdict
 
 Work = tuple[str, str]

@@ -22,11 +22,11 @@ from admission.controller.overview import Overview
 from admission.controller.results_stream import ResultsStream
 from admission.controller.settings import ControllerSettings
 from admission.controller.view import Kept
-from admission.controller.work_queue import QueueLoad, WorkQueue
 from admission.exposition import Exposition
 from admission.kube import KubeDenied, KubeUnavailable
 from admission.settings import read_settings
 from admission.trust_objects import ATTESTATION_GATE
+from admission.work_queue import QueueLoad, WorkQueue
 from tests.admission.figures import explained, figures, served
 from tests.admission.test_controller_reconcile import ATTESTATION, BAD, HOLDS, World
 from tests.admission.test_controller_work import eventually

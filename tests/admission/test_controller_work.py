@@ -15,10 +15,10 @@ from admission.controller.process import BAD_NEWS_SECONDS
 from admission.controller.results_book import ResultsBook
 from admission.controller.results_stream import ResultsStream
 from admission.controller.settings import ControllerSettings
-from admission.controller.work_queue import WorkQueue
 from admission.key_sets import KeySet
 from admission.results import InMemorySequences, ResultVerifier
 from admission.settings import read_settings
+from admission.work_queue import WorkQueue
 from tests.admission.world import AUDIENCE, ISSUER, NODE, NOW, Signer, a_result
 from tests.e2e.authority import Authority
 from tests.e2e.verifier_stream import VerifierStream
