@@ -52,12 +52,16 @@ class Timings:
             self._buckets[bisect_left(self._bounds, seconds)] += 1
             self._sum += seconds
 
-    def family(self, name: str, what: str) -> Metric:
-        """The histogram as Prometheus takes it."""
+    def samples(self) -> tuple[list[tuple[str, float]], float]:
+        """The buckets, each with its bound and all that lie below it, and the sum of the times."""
         with self._lock:
             buckets, total = list(self._buckets), self._sum
         bounds = [*map(str, self._bounds), "+Inf"]
-        return HistogramMetricFamily(name, what, list(zip(bounds, accumulate(buckets), strict=True)), total)
+        return list(zip(bounds, accumulate(buckets), strict=True)), total
+
+    def family(self, name: str, what: str) -> Metric:
+        """The histogram as Prometheus takes it."""
+        return HistogramMetricFamily(name, what, *self.samples())
 
 
 def view_families(prefix: str, measures: ViewMeasures) -> Iterator[Metric]:

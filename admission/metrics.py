@@ -6,10 +6,8 @@ in it that a caller chose: resources are those that the webhook knows, codes are
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import accumulate
 from typing import Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from admission.clock import Clock
 from admission.cluster_view import AdmissionState
-from admission.exposition import Exposition, view_families
+from admission.exposition import Exposition, Timings, view_families
 from admission.view_measures import ViewMeasures
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
@@ -43,11 +41,10 @@ class ReviewMeter:
     def __init__(self) -> None:
         self._reviews: Counter[tuple[Hook, str, Outcome]] = Counter()
         self._reasons: Counter[tuple[Hook, Outcome, ReasonCode]] = Counter()
-        self._buckets: Mapping[Hook, list[int]] = {
-            "validate": [0] * (len(BOUNDS_SECONDS) + 1),
-            "mutate": [0] * (len(BOUNDS_SECONDS) + 1),
+        self._seconds: Mapping[Hook, Timings] = {
+            "validate": Timings(BOUNDS_SECONDS),
+            "mutate": Timings(BOUNDS_SECONDS),
         }
-        self._seconds: dict[Hook, float] = {"validate": 0.0, "mutate": 0.0}
 
     def count(self, hook: Hook, target: str, outcome: Outcome, failures: Collection[Failure] = ()) -> None:
         """One review of `target` (resource/subresource) came to `outcome`, for the codes of `failures`."""
@@ -58,8 +55,7 @@ class ReviewMeter:
 
     def took(self, hook: Hook, seconds: float) -> None:
         """A review, from its bytes to the answer's, took so long."""
-        self._buckets[hook][bisect_left(BOUNDS_SECONDS, seconds)] += 1
-        self._seconds[hook] += seconds
+        self._seconds[hook].took(seconds)
 
     def families(self) -> Iterator[Metric]:
         """The counts as Prometheus takes them."""
@@ -83,9 +79,8 @@ class ReviewMeter:
             "Time of the answering thread from a review's bytes to its answer's.",
             labels=("hook",),
         )
-        for hook, buckets in self._buckets.items():
-            bounds = [*map(str, BOUNDS_SECONDS), "+Inf"]
-            seconds.add_metric((hook,), list(zip(bounds, accumulate(buckets), strict=True)), self._seconds[hook])
+        for hook, timings in self._seconds.items():
+            seconds.add_metric((hook,), *timings.samples())
         yield seconds
 
 
