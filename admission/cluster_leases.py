@@ -17,7 +17,7 @@ from admission.lease_records import LeaseRecord, read_record, release_object
 from admission.leases import Lease, LeaseState, key_of
 from admission.trust_objects import SecretGrant
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Failure, Refusal, Rejection, Unavailable
+from verifier.wire.failures import Failure, Refusal, Unavailable
 
 RELEASES = "/apis/nodewarden.dev/v1alpha1/secretreleases"
 MAX_SILENCE_SECONDS = 30.0
@@ -79,9 +79,7 @@ class ClusterLeases:
         A record may be left behind where a later one of the same request is refused: it shows a lease under which
         nothing was released, and serves the next try.
         """
-        stale = self.unready()
-        if stale is not None:
-            raise Unavailable(stale.code, stale.claim, stale.observed, stale.expected)
+        self._require_heard()
         known = [(grant, self._find(key_of(release, grant))) for grant in release.grants]
         for _, record in known:
             # All before the first is written: a request of which one part was revoked leaves nothing behind.
@@ -90,10 +88,20 @@ class ClusterLeases:
         return tuple(self._leased(release, grant, record, key_sha256, now) for grant, record in known)
 
     def require_standing(self, leases: tuple[Lease, ...]) -> None:
+        """As `LeaseBook.require_standing`. Raises Unavailable `view-stale`, `lease-not-recorded` as `take` does."""
+        self._require_heard()
         for lease in leases:
-            record = self.get(lease.key)
+            record = self._find(lease.key)
+            if isinstance(record, Failure):
+                # What cannot be read may be a revocation.
+                raise _unreadable(lease.key, record)
             if record is not None:
                 record.require_not_revoked()
+
+    def _require_heard(self) -> None:
+        stale = self.unready()
+        if stale is not None:
+            raise Unavailable(stale.code, stale.claim, stale.observed, stale.expected)
 
     def _leased(
         self, release: Release, grant: SecretGrant, record: LeaseRecord | Failure | None, key_sha256: str, now: int
@@ -103,7 +111,7 @@ class ClusterLeases:
             for _ in range(_TRIES):
                 if isinstance(record, Failure):
                     # Attack, or a newer version's object: what cannot be read may be a revocation.
-                    break
+                    raise _unreadable(key_of(release, grant), record)
                 if record is None:
                     record = self._create(release, grant, key_sha256, now)
                 else:
@@ -112,14 +120,11 @@ class ClusterLeases:
                         return lease
                     self._remove(record)
                     record = self._fetch(path)
-        except Rejection as rejection:
-            if rejection.code in (ReasonCode.LEASE_REVOKED, ReasonCode.LEASE_HELD):
-                raise
-            raise _unrecorded(path, rejection) from rejection
         except Refusal as refusal:
+            if refusal.code in (ReasonCode.LEASE_REVOKED, ReasonCode.LEASE_HELD, ReasonCode.LEASE_NOT_RECORDED):
+                raise
             raise _unrecorded(path, refusal) from refusal
-        seen = record.line() if isinstance(record, Failure) else "changes faster than it can be read"
-        raise Unavailable(ReasonCode.LEASE_NOT_RECORDED, path, seen)
+        raise Unavailable(ReasonCode.LEASE_NOT_RECORDED, path, "changes faster than it can be read")
 
     def _create(self, release: Release, grant: SecretGrant, key_sha256: str, now: int) -> LeaseRecord | None:
         body = release_object(release, grant, key_sha256, now)
@@ -153,6 +158,10 @@ class ClusterLeases:
     def _changed(self, _key: Key, _old: LeaseRecord | None, new: LeaseRecord | None) -> None:
         if new is not None and new.open:
             self._opened(new.name)
+
+
+def _unreadable(name: str, failure: Failure) -> Unavailable:
+    return Unavailable(ReasonCode.LEASE_NOT_RECORDED, f"{RELEASES}/{name}", failure.line())
 
 
 def _unrecorded(path: str, refusal: Refusal) -> Unavailable:

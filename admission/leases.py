@@ -66,5 +66,8 @@ class LeaseBook(Protocol):
         ...
 
     def require_standing(self, leases: tuple[Lease, ...]) -> None:
-        """None of `leases` was revoked since it was taken, as far as is known. Raises Rejection `lease-revoked`."""
+        """None of `leases` was revoked since it was taken, as far as is known.
+
+        Raises Rejection `lease-revoked`; Unavailable when it cannot be told.
+        """
         ...

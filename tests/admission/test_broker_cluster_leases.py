@@ -226,6 +226,27 @@ def test_a_record_that_cannot_be_read_is_not_a_record_that_does_not_exist(site: 
     assert site.writes() == []
 
 
+def test_a_lease_whose_record_became_unreadable_stands_no_more(site: Site) -> None:
+    book = site.book()
+    leases = book.take(a_release(), KEY, NOW)
+    eventually(lambda: book.get(NAME) is not None)
+    book.require_standing(leases)
+    site.api.put(stored(expires="soon"))
+    eventually(lambda: book.count(NOW)["unreadable"] == 1)
+    assert refused(lambda: book.require_standing(leases)) is ReasonCode.LEASE_NOT_RECORDED
+    assert refused(lambda: book.take(a_release(), KEY, NOW)) is ReasonCode.LEASE_NOT_RECORDED
+    site.api.put(stored())
+    eventually(lambda: book.count(NOW)["unreadable"] == 0)
+    book.require_standing(leases)
+
+
+def test_a_lease_of_which_nothing_can_be_heard_any_more_stands_no_more(site: Site) -> None:
+    book = site.book()
+    leases = book.take(a_release(), KEY, NOW)
+    site.fall_silent()
+    assert refused(lambda: book.require_standing(leases)) is ReasonCode.VIEW_STALE
+
+
 def stored(**spec: Any) -> dict[str, Any]:
     made = release_object(a_release(), a_release().grants[0], KEY, NOW)
     return {**made, "metadata": {"name": NAME, "uid": "u", "resourceVersion": "1"}, "spec": {**made["spec"], **spec}}
