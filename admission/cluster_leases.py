@@ -70,7 +70,8 @@ class ClusterLeases:
     def count(self, now: int) -> Mapping[LeaseState, int]:
         """As `LeaseBook.count`."""
         found: Counter[LeaseState] = Counter({"live": 0, "ordered": 0, "revoked": 0, "ended": 0, "unreadable": 0})
-        found.update(_state(record, now) for record in self._informer.moment()[1].values())
+        records = self._informer.moment()[1].values()
+        found.update("unreadable" if isinstance(one, Failure) else one.state(now) for one in records)
         return found
 
     def take(self, release: Release, key_sha256: str, now: int) -> tuple[Lease, ...]:
@@ -166,13 +167,3 @@ def _unreadable(name: str, failure: Failure) -> Unavailable:
 
 def _unrecorded(path: str, refusal: Refusal) -> Unavailable:
     return Unavailable(ReasonCode.LEASE_NOT_RECORDED, path, f"{refusal.code.value}: {refusal.failure.observed}")
-
-
-def _state(record: LeaseRecord | Failure, now: int) -> LeaseState:
-    if isinstance(record, Failure):
-        return "unreadable"
-    if record.open:
-        return "ordered"
-    if record.revoked:
-        return "revoked"
-    return "live" if record.expires_at > now else "ended"

@@ -16,7 +16,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from admission.clock import Clock
-from admission.controller.conditions import condition_since
 from admission.controller.leadership import Leadership
 from admission.controller.meter import PREFIX, ControllerMeter
 from admission.controller.node_reconciler import NodeReconciler
@@ -26,7 +25,7 @@ from admission.controller.standing import policy_standing
 from admission.controller.view import ControllerView
 from admission.exposition import view_families
 from admission.informers import Informer
-from admission.lease_records import REQUESTED, REVOKED
+from admission.lease_records import UnreadableRecord
 from admission.view_measures import ViewMeasures, measures_of
 from admission.work_queue import WorkQueue
 from verifier.wire.failures import Failure
@@ -107,11 +106,9 @@ class ControllerCollector(Collector):
 
     def _revocations(self) -> Metric:
         counts: Counter[tuple[str, ...]] = Counter({("open",): 0, ("failing",): 0})
-        for kept in self._parts.view.releases.values():
-            if "revokedAt" in kept.status or condition_since(kept.status, REQUESTED, "True") is None:
-                continue
-            failing = condition_since(kept.status, REVOKED, "False") is not None
-            counts[("failing",) if failing else ("open",)] += 1
+        for record in self._parts.view.releases.values():
+            if record.open:
+                counts[("open",) if record.failing is None else ("failing",)] += 1
         return _gauge("revocations", "Leases ordered revoked and not answered for.", ("state",), counts)
 
     def _measures(self) -> ViewMeasures:
@@ -126,10 +123,14 @@ class ControllerCollector(Collector):
             "workloads": view.workloads,
         }
         return measures_of(
-            {kind: [informer.moment()[1].values()] for kind, informer in informers.items()},
+            {kind: [map(_fault_of, informer.moment()[1].values())] for kind, informer in informers.items()},
             {kind: informer.alive_at for kind, informer in informers.items()},
             time.monotonic(),
         )
+
+
+def _fault_of(kept: object) -> object:
+    return kept.fault if isinstance(kept, UnreadableRecord) else kept
 
 
 def _gauge(name: str, what: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Metric:

@@ -42,7 +42,7 @@ class Overview:
         passed = frozenset(policy for standing in self._standings(now) for policy in standing.labelled)
         policies = {policy.name: policy.name in passed for policy in self._view.all_policies()}
         status = workload_status(kept.value, scan, policies, kept.status, kept.generation, now)
-        releases = [(found.value, found.status) for found in self._view.releases.values()]
+        releases = self._view.releases.values()
         status["conditions"].append(secrets_released(self._view, kept.value, releases, kept.status, now))
         self._write("sensitiveworkloads", name, kept.status, status)
         for violation in scan.violations:

@@ -8,15 +8,13 @@ condition stays as the record of that.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
-from admission.controller.conditions import condition, condition_since
-from admission.controller.view import OURS, ControllerView, Kept
+from admission.controller.conditions import condition
+from admission.controller.view import OURS, ControllerView
 from admission.controller.writer import Writer
 from admission.kube import KubeNotFound, KubeUnavailable
-from admission.lease_records import REQUESTED
+from admission.lease_records import REQUESTED, Recorded
 from verifier.wire.failures import Refusal
 
 ORDERS_AT_ONCE = 8
@@ -40,30 +38,30 @@ class RevocationOrders:
         """
         open_leases = 0
         with self._lock:
-            for name, kept in self._view.releases_of(node_name):
-                if "revokedAt" in kept.status:
+            for record in self._view.releases_of(node_name):
+                if record.answered:
                     continue
                 open_leases += 1
-                if condition_since(kept.status, REQUESTED, "True") is not None:
-                    self._orders.pop(kept.uid, None)
+                if record.ordered:
+                    self._orders.pop(record.uid, None)
                     continue
-                given = self._orders.get(kept.uid)
+                given = self._orders.get(record.uid)
                 if given is not None and given.done() and (refusal := given.result()) is not None:
                     refused.append(refusal)
                     given = None
                 if given is None:
-                    self._orders[kept.uid] = self._pool.submit(self._order, name, kept, node_name, now)
+                    self._orders[record.uid] = self._pool.submit(self._order, record, node_name, now)
             if len(self._orders) > MAX_REMEMBERED:
                 # Of leases that went before their order showed.
                 self._orders = {uid: order for uid, order in self._orders.items() if not order.done()}
         return open_leases
 
-    def _order(self, name: str, kept: Kept[Mapping[str, Any]], node: str, now: int) -> Refusal | None:
-        asked = condition(kept.status, REQUESTED, "True", "NodeFell", f"node {node} lost its verdict", now)
-        others = [part for part in kept.status.get("conditions") or [] if part.get("type") != REQUESTED]
-        path = f"{OURS}/secretreleases/{name}/status"
+    def _order(self, record: Recorded, node: str, now: int) -> Refusal | None:
+        asked = condition({}, REQUESTED, "True", "NodeFell", f"node {node} lost its verdict", now)
+        others = [part for part in record.conditions if part.get("type") != REQUESTED]
+        path = f"{OURS}/secretreleases/{record.name}/status"
         try:
-            self._writer.merge(path, {"metadata": {"uid": kept.uid}, "status": {"conditions": [*others, asked]}})
+            self._writer.merge(path, {"metadata": {"uid": record.uid}, "status": {"conditions": [*others, asked]}})
         except KubeNotFound:
             return None
         except Refusal as refusal:

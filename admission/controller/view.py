@@ -18,6 +18,7 @@ from admission.controller.results_book import ResultsBook
 from admission.informers import Informer, Key
 from admission.kinds import parse_policy, parse_workload
 from admission.kube import KubeClient
+from admission.lease_records import Recorded, observe_record
 from admission.trust_objects import ATTESTATION_GATE, NodeTrustPolicy, SensitiveWorkload
 from verifier.wire.failures import Failure
 from verifier.wire.result import AttestationResult
@@ -53,7 +54,7 @@ class ControllerView:
         self._lock = threading.Lock()
         self._by_node: dict[str, dict[Key, ObservedPod]] = {}
         self._gated: dict[Key, ObservedPod] = {}
-        self._releases: dict[str, dict[Key, Kept[Mapping[str, Any]]]] = {}
+        self._releases: dict[str, dict[Key, Recorded]] = {}
         self._by_subject: dict[tuple[str, str], tuple[SensitiveWorkload, ...]] = {}
         follow = partial(Informer, client)
         self.nodes: Informer[ObservedNode] = follow("/api/v1/nodes", observe_node, on_change=self._node_changed)
@@ -67,8 +68,8 @@ class ControllerView:
         self.attestations: Informer[Kept[str]] = follow(
             f"{OURS}/nodeattestations", _kept(_node_uid), on_change=lambda key, _old, _new: changed("node", key[1])
         )
-        self.releases: Informer[Kept[Mapping[str, Any]]] = follow(
-            f"{OURS}/secretreleases", _kept(_spec), on_change=self._release_changed
+        self.releases: Informer[Recorded] = follow(
+            f"{OURS}/secretreleases", observe_record, on_change=self._release_changed
         )
         self.allow_list: Informer[frozenset[str]] = follow(
             f"/api/v1/namespaces/{namespace}/configmaps?fieldSelector=metadata.name%3D{ALLOW_LIST}",
@@ -124,10 +125,10 @@ class ControllerView:
         with self._lock:
             return tuple(self._gated.values())
 
-    def releases_of(self, node_name: str) -> tuple[tuple[str, Kept[Mapping[str, Any]]], ...]:
-        """The SecretReleases of leases on nodes of this name, each with its own name."""
+    def releases_of(self, node_name: str) -> tuple[Recorded, ...]:
+        """The leases on nodes of this name, also those whose records say no more than that."""
         with self._lock:
-            return tuple((key[1], kept) for key, kept in self._releases.get(node_name, {}).items())
+            return tuple(self._releases.get(node_name, {}).values())
 
     def leased_nodes(self) -> tuple[str, ...]:
         """The names of nodes, present or gone, of whose leases there are records."""
@@ -199,18 +200,17 @@ class ControllerView:
         self._by_subject = by_subject
         self._changed("everything", "")
 
-    def _release_changed(
-        self, key: Key, old: Kept[Mapping[str, Any]] | None, new: Kept[Mapping[str, Any]] | None
-    ) -> None:
+    def _release_changed(self, key: Key, old: Recorded | None, new: Recorded | None) -> None:
         with self._lock:
             if old is not None:
-                self._releases.get(str(old.value.get("nodeName")), {}).pop(key, None)
-            if new is not None:
-                self._releases.setdefault(str(new.value.get("nodeName")), {})[key] = new
-        for kept in (old, new):
-            if kept is not None:
-                self._changed("leases", str(kept.value.get("nodeName")))
-                pod = self.pod(str(kept.value.get("namespace")), str(kept.value.get("podName")))
+                self._releases.get(old.node_name, {}).pop(key, None)
+            if new is not None and new.node_name:
+                self._releases.setdefault(new.node_name, {})[key] = new
+        for record in (old, new):
+            if record is not None:
+                if record.node_name:
+                    self._changed("leases", record.node_name)
+                pod = self.pod(record.namespace, record.pod_name)
                 for workload in () if pod is None else self.workloads_of(pod.namespace, pod.service_account):
                     self._changed("workload", workload.name)
 
@@ -236,11 +236,6 @@ def _kept(parse: Callable[[Mapping[str, Any], str], ValueT]) -> Callable[[Mappin
 
 def _node_uid(fields: Mapping[str, Any], _where: str) -> str:
     return str((fields.get("spec") or {}).get("nodeUID"))
-
-
-def _spec(fields: Mapping[str, Any], _where: str) -> Mapping[str, Any]:
-    spec = fields.get("spec")
-    return spec if isinstance(spec, dict) else {}
 
 
 def allowed_subjects(fields: Mapping[str, Any]) -> frozenset[str]:

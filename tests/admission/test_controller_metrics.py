@@ -28,6 +28,7 @@ from admission.settings import read_settings
 from admission.trust_objects import ATTESTATION_GATE
 from admission.work_queue import QueueLoad, WorkQueue
 from tests.admission.figures import explained, figures, served
+from tests.admission.lease_objects import FAILED, ORDERED, OVERWRITTEN, REVOKED, a_release
 from tests.admission.test_controller_reconcile import ATTESTATION, BAD, HOLDS, World
 from tests.admission.test_controller_work import eventually
 from tests.admission.world import NODE, NODE_UID, a_node, a_pod, a_policy, a_result
@@ -35,8 +36,6 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal
 
 LABELLED = {VERIFIED_LABEL: "true", HOLDS: "true"}
-AT = "2027-01-15T08:00:00Z"
-ORDERED = {"type": "RevocationRequested", "status": "True", "lastTransitionTime": AT}
 
 
 class Metered(World):
@@ -203,18 +202,21 @@ def test_nodes_are_counted_by_policy_and_standing(world: Metered) -> None:
 
 
 def test_revocations_are_open_until_they_fail_or_are_answered(world: Metered) -> None:
-    failing = {"type": "Revoked", "status": "False", "lastTransitionTime": AT}
-    for name, status in (
-        ("runs", {}),
-        ("open", {"conditions": [ORDERED]}),
-        ("failing", {"conditions": [ORDERED, failing]}),
-        ("done", {"conditions": [ORDERED], "revokedAt": AT}),
-    ):
-        world.put_release(name, Kept({"nodeName": NODE}, name, 1, status))
+    for number, status in enumerate(({}, ORDERED, OVERWRITTEN, FAILED, REVOKED)):
+        world.put_release(a_release(status, podUID=f"pod-{number}"))
     assert {state: world.figure("revocations", state=state) for state in ("open", "failing")} == {
-        "open": 1,
+        "open": 2,
         "failing": 1,
     }
+
+
+def test_a_record_that_cannot_be_read_counts_as_such_and_its_order_as_any_other(world: Metered) -> None:
+    world.put_release(a_release(podUID="readable"))
+    assert world.figure("view_unreadable", kind="releases") == 0
+    world.put_release(a_release(ORDERED, expires="soon"))
+    assert world.figure("view_objects", kind="releases") == 2
+    assert world.figure("view_unreadable", kind="releases") == 1
+    assert world.figure("revocations", state="open") == 1
 
 
 # --- the process ---
@@ -265,7 +267,8 @@ def test_every_figure_is_explained_and_none_else(world: Metered) -> None:
 
 
 def test_no_figure_names_a_node_a_pod_or_a_workload(world: Metered) -> None:
-    world.put_release("lease-of-llm", Kept({"nodeName": NODE}, "u", 1, {"conditions": [ORDERED]}))
+    for fields in (a_release(ORDERED), a_release(ORDERED, name="lease-of-llm")):
+        world.put_release(fields)
     world.take(**BAD)
     world.reconcile()
     world.overview.workload("llm")

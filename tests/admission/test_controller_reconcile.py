@@ -20,6 +20,7 @@ from admission.controller.writer import Writer
 from admission.kube import KubeClient, KubeConflict, KubeDenied, KubeUnavailable
 from admission.results import InMemorySequences, ResultVerifier
 from admission.trust_objects import ATTESTATION_GATE, UNVERIFIED_TAINT, VERIFIED_LABEL_PREFIX, OnLoss
+from tests.admission.lease_objects import AT, DONE, a_release
 from tests.admission.test_controller_work import eventually
 from tests.admission.world import (
     AUDIENCE,
@@ -113,8 +114,10 @@ class World:
     def put_pod(self, pod: ObservedPod) -> None:
         self.view.pods._put((pod.pod.namespace, pod.pod.name), pod)
 
-    def put_release(self, name: str, kept: Kept[Any]) -> None:
-        self.view.releases._put(("", name), kept)
+    def put_release(self, fields: dict[str, Any]) -> str:
+        """The watch tells of a SecretRelease. Returns its name."""
+        self.view.releases.told(fields)
+        return str(fields["metadata"]["name"])
 
     def body_of(self, path: str) -> Any:
         return next(body for _, asked, body in self.api.requests if asked == path)
@@ -177,17 +180,18 @@ def test_a_fall_that_cannot_be_written_is_known_for_how_long(world: World) -> No
 
 
 def test_open_leases_have_a_head_start_over_the_label(world: World) -> None:
-    lease = {"nodeName": NODE, "secret": "llm/key"}
-    world.put_release("lease", Kept(lease, "u", 1, {}))
+    name = world.put_release(a_release())
     world.take(**BAD)
     again = world.nodes.reconcile(NODE)
     assert again is not None
     assert 0 < again <= 0.1
-    path = "/apis/nodewarden.dev/v1alpha1/secretreleases/lease/status"
+    path = f"/apis/nodewarden.dev/v1alpha1/secretreleases/{name}/status"
     eventually("it is ordered", lambda: len(world.api.requests) == 2)
     assert world.api.asked() == [("PATCH", f"{ATTESTATION}/status"), ("PATCH", path)]
     asked = world.body_of(path)["status"]
-    world.put_release("lease", Kept(lease, "u", 1, {**asked, "revokedAt": "2027-01-15T08:00:00Z"}))
+    world.put_release(a_release(asked))
+    assert world.nodes.reconcile(NODE) is not None
+    world.put_release(a_release({"conditions": [*asked["conditions"], DONE], "revokedAt": AT}))
     world.api.requests.clear()
     world.nodes.reconcile(NODE)
     assert ("PATCH", f"/api/v1/nodes/{NODE}") in world.api.asked()
@@ -195,7 +199,7 @@ def test_open_leases_have_a_head_start_over_the_label(world: World) -> None:
 
 
 def test_leases_that_nobody_answers_for_keep_the_label_for_a_second_only(world: World) -> None:
-    world.put_release("lease", Kept({"nodeName": NODE}, "u", 1, {}))
+    world.put_release(a_release())
     world.take(**BAD)
     fell = time.monotonic()
     while ("PATCH", f"/api/v1/nodes/{NODE}") not in world.api.asked():

@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 
 from admission.controller.revocation import RevocationOrders
-from admission.controller.view import Kept
 from admission.controller.writer import Writer
 from admission.kube import KubeUnavailable
+from tests.admission.lease_objects import ORDERED, OVERWRITTEN, REVOKED, a_release
 from tests.admission.test_controller_reconcile import BAD, World
 from tests.admission.world import NODE, NOW
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal
-
-AT = "2027-01-15T08:00:00Z"
-ORDERED = {"conditions": [{"type": "RevocationRequested", "status": "True", "lastTransitionTime": AT}]}
 
 
 class Leases:
@@ -35,20 +32,22 @@ class Leases:
             return plain(method, path, body, **options)
 
         self.world.api.request = request  # type: ignore[method-assign]  # - a slow or broken server
+        self.numbers: dict[str, str] = {}
         for number in range(count):
             self.show(number, {})
-        self.world.put_release("other", Kept({"nodeName": "another"}, "other", 1, {}))
+        self.world.put_release(a_release(nodeName="another"))
         self.orders = RevocationOrders(self.world.view, Writer(self.world.view.nodes._client, lambda: True))
 
-    def show(self, number: int, status: dict[str, Any]) -> None:
-        self.world.put_release(str(number), Kept({"nodeName": NODE}, f"u{number}", 1, status))
+    def show(self, number: int, status: dict[str, Any], **spec: Any) -> None:
+        name = self.world.put_release(a_release(status, **{"podUID": f"pod-{number}", **spec}))
+        self.numbers[name] = str(number)
 
     def revoke(self) -> tuple[int, list[Refusal]]:
         refused: list[Refusal] = []
         return self.orders.revoke(NODE, NOW, refused), refused
 
     def written(self) -> list[str]:
-        return [path.split("/")[-2] for method, path in self.world.api.asked() if method == "PATCH"]
+        return [self.numbers[path.split("/")[-2]] for method, path in self.world.api.asked() if method == "PATCH"]
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -106,10 +105,52 @@ def test_an_order_that_fails_is_told_at_the_next_look_and_given_again(fault: Exc
 def test_what_is_ordered_or_answered_already_is_not_ordered_again() -> None:
     leases = Leases(2)
     leases.show(0, ORDERED)
-    leases.show(1, {**ORDERED, "revokedAt": AT})
+    leases.show(1, REVOKED)
     assert leases.revoke() == (1, [])
     time.sleep(0.05)
     assert leases.written() == []
+
+
+def test_an_answer_of_which_a_part_was_overwritten_is_waited_for_and_not_ordered_again() -> None:
+    leases = Leases(1)
+    leases.show(0, OVERWRITTEN)
+    assert leases.revoke() == (1, [])
+    time.sleep(0.05)
+    assert leases.written() == []
+
+
+@pytest.mark.parametrize("gone", ["expires", "bindingKeyThumbprint", "secret", "namespace"])
+def test_the_order_reaches_a_record_that_cannot_be_read(gone: str) -> None:
+    leases = Leases(0)
+    leases.numbers["odd"] = "odd"
+    leases.world.put_release(a_release({"conditions": "none"}, name="odd", **{gone: None}))
+    assert leases.revoke() == (1, [])
+    eventually(lambda: leases.written() == ["odd"])
+    body = leases.world.api.requests[-1][2]
+    assert body["metadata"] == {"uid": "uid-of-odd"}
+    assert [part["type"] for part in body["status"]["conditions"]] == ["RevocationRequested"]
+    leases.world.put_release(a_release(ORDERED, name="odd", **{gone: None}))
+    assert leases.revoke() == (1, [])
+    leases.world.put_release(a_release(REVOKED, name="odd", **{gone: None}))
+    assert leases.revoke() == (0, [])
+
+
+def test_a_record_that_becomes_unreadable_stays_its_nodes() -> None:
+    leases = Leases(1)
+    leases.show(0, {})
+    leases.show(0, {}, expires="soon")
+    assert leases.revoke() == (1, [])
+    eventually(lambda: leases.written() == ["0"])
+
+
+def test_a_record_that_names_no_node_is_counted_and_falls_with_none() -> None:
+    leases = Leases(0)
+    leases.world.put_release(a_release(name="odd", nodeName=None))
+    states = sorted(record.state(NOW) for record in leases.world.view.releases.values())
+    assert states == ["live", "unreadable"]
+    assert leases.world.view.leased_nodes() == ("another",)
+    assert ("leases", "") not in leases.world.changed
+    assert leases.revoke() == (0, [])
 
 
 @pytest.mark.parametrize("first", ["the Node goes", "the verdict falls"])
@@ -122,7 +163,7 @@ def test_the_leases_of_a_node_that_was_deleted_are_revoked_as_well(first: str) -
     assert world.nodes.reconcile(NODE) == 1.0
     eventually(lambda: sorted(leases.written()) == ["0", "1", "2"])
     for number in range(3):
-        leases.show(number, {**ORDERED, "revokedAt": AT})
+        leases.show(number, REVOKED)
     assert world.nodes.reconcile(NODE) is None
     assert set(world.view.leased_nodes()) == {NODE, "another"}
 
