@@ -2,7 +2,8 @@
 
 On a fallen verdict the pod is evicted at once, and deleted when the eviction took longer than the policy's grace. On
 silence it runs on for the policy's `maxUnverified`, and is then evicted, one by one. Several policies govern a pod:
-the soonest end holds. A policy that only warns or audits ends nothing.
+the soonest end holds. A policy that only warns or audits ends nothing, and neither does a node that passes for all
+others and is only below the floor that a pod set for itself: it lost nothing, and the pod shows as a violation.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def fate_of(
     for applied in governance.policies:
         standing = policy_standing(state, node, applied.policy, result, now)
         failures += standing.failures
+        if governance.raised is not None:
+            failures += policy_standing(state, node, applied.policy, result, now, governance.raised).failures
         on_loss = applied.policy.on_loss
         if not standing.failures or applied.action != "deny" or on_loss.action == "None":
             continue

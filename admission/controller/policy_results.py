@@ -71,7 +71,7 @@ def _node_result(state: ClusterState, pod: Pod, governance: Governance, applied:
         return _result(pod, policy.name, NODE_RULE, "skip", "info", failures, text, now)
     found = None if node is None else state.result_of(node)
     result = None if isinstance(found, Failure) else found
-    fallen = node is not None and policy_standing(state, node, policy, result, now).fallen
+    fallen = node is not None and policy_standing(state, node, policy, result, now, governance.raised).fallen
     severity: Severity = "critical" if fallen and applied.action == "deny" else _SEVERITY[applied.action]
     return _result(pod, policy.name, NODE_RULE, "fail", severity, failures, said, now)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from admission.cluster_objects import Node
 from admission.cluster_view import ClusterState
-from admission.node_check import node_failures
+from admission.node_check import RaisedFloor, node_failures
 from admission.trust_objects import NodeTrustPolicy
 from verifier.wire.failures import Failure
 from verifier.wire.result import AttestationResult
@@ -83,10 +83,15 @@ def standing_of(
 
 
 def policy_standing(
-    state: ClusterState, node: Node, policy: NodeTrustPolicy, result: AttestationResult | None, now: int
+    state: ClusterState,
+    node: Node,
+    policy: NodeTrustPolicy,
+    result: AttestationResult | None,
+    now: int,
+    raised: RaisedFloor | None = None,
 ) -> PolicyStanding:
-    """How `node`, whose newest result is `result`, stands with `policy`."""
-    failures = node_failures(state, node.name, policy, None, now)
+    """How `node`, whose newest result is `result`, stands with `policy`; with a pod that asks for `raised`, for it."""
+    failures = node_failures(state, node.name, policy, raised, now)
     # By name alone: a bad verdict counts also where its Node object was re-created meanwhile.
     fallen = bool(failures) and result is not None and result.verdict not in policy.accept
     return PolicyStanding(policy, failures, fallen)
