@@ -18,6 +18,7 @@ from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 from verifier.wire.result import BaselineRef, Verdict
 
+CODES = {code.value: code for code in ReasonCode}
 BOTH = (a_policy(), a_policy(name="h200-gold", baselines={"h200-gold": (1, 0, 0), "h200-prod": (4, 1, 0)}))
 
 
@@ -34,7 +35,7 @@ def status_codes(state: Any, pod: Any) -> set[ReasonCode]:
 
 def report_codes(state: Any, pod: Any) -> set[ReasonCode]:
     failed = [one for one in pod_results(state, pod, NOW) if one["result"] == "fail"]
-    return {ReasonCode(code) for one in failed for code in one["properties"]["codes"].split(",")}
+    return {CODES[code] for one in failed for code in one["properties"]["codes"].split(",")}
 
 
 @pytest.mark.parametrize(
