@@ -20,10 +20,10 @@ from admission.events import configure_logging
 from admission.log_lines import LineWriter
 from admission.metrics_server import serving_metrics
 from admission.offline_test import PodReport, run_offline_test
-from admission.private_files import read_bounded
 from admission.sealed_store import MAX_SECRET_BYTES, SealedStore, require_secret_size
 from admission.server import server_of, tune_process
 from admission.settings import BrokerSettings, Listen, WebhookSettings, load_settings
+from edges.private_files import read_bounded
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, printable
 from verifier.wire.release import SecretName

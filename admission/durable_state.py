@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from admission.private_files import create_private, is_there, require_private, unreadable
+from edges.private_files import create_private, is_there, require_private
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection, Unavailable
 
@@ -37,12 +37,9 @@ class DurableState:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            if not is_there(path):
-                create_private(path, b"")
-            require_private(path)
-        except (OSError, ValueError) as error:
-            raise unreadable(path, error) from error
+        if not is_there(path):
+            create_private(path, b"")
+        require_private(path)
         self._lock = threading.Lock()
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)

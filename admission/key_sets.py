@@ -17,7 +17,7 @@ import httpx
 import jwt
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from admission.private_files import read_bounded
+from edges.private_files import read_bounded
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from admission.cluster_view import PodIdentity, Snapshot
 from admission.manifest_objects import ManifestObjects
 from admission.pod_tokens import PodTokenVerifier
-from admission.private_files import read_bounded, unreadable
 from admission.results import ResultVerifier
 from admission.trust_objects import NodeAttestation
 from admission.view_measures import ViewMeasures, measures_of
 from admission.yaml_documents import MAX_FILE_BYTES, documents, json_documents
+from edges.private_files import read_bounded, unreadable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Rejection, Unavailable
 from verifier.wire.result import AttestationResult

@@ -18,8 +18,8 @@ from admission.decision import Allow, BindingRequest, Deny, decide_binding, deci
 from admission.manifest_objects import ManifestObjects
 from admission.manifests import load_manifests, snapshot_of
 from admission.pod_rules import govern
-from admission.private_files import read_bounded
 from admission.yaml_documents import MAX_FILE_BYTES, documents
+from edges.private_files import read_bounded
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
 from verifier.wire.messages import NodeName

@@ -21,13 +21,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from admission.private_files import (
+from edges.private_files import (
     create_private,
     is_there,
     read_private,
     replace_private,
     require_private,
-    sync_directory,
     unreadable,
 )
 from verifier.wire.codes import ReasonCode
@@ -81,20 +80,16 @@ class SealedStore:
         store = cls(path, key_path)
         if path.absolute() == key_path.absolute():
             raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), "both store and key", "two files")
-        try:
-            create_private(key_path, os.urandom(KEY_BYTES))
-        except (OSError, ValueError) as error:
-            raise unreadable(key_path, error) from error
+        create_private(key_path, os.urandom(KEY_BYTES))
         try:
             if is_there(path):
-                raise FileExistsError(str(path))
+                raise unreadable(path, FileExistsError())
             replace_private(path, store._sealed({}, store._keys()))
-            sync_directory(key_path.parent)
-        except (OSError, ValueError) as error:
+        except Refusal:
             # A key without a store would pass for a store that lost its file, and block every later first use.
             with suppress(OSError):
                 key_path.unlink()
-            raise unreadable(path, error) from error
+            raise
         return store
 
     def exists(self) -> bool:
@@ -153,10 +148,7 @@ class SealedStore:
         sealed = self._sealed(entries, keys)
         if len(sealed) > MAX_STORE_BYTES:
             raise MalformedEvidence(ReasonCode.BODY_TOO_LARGE, str(self._path), f"{len(sealed)} bytes")
-        try:
-            replace_private(self._path, sealed)
-        except (OSError, ValueError) as error:
-            raise unreadable(self._path, error) from error
+        replace_private(self._path, sealed)
 
     def _sealed(self, entries: Mapping[str, Any], keys: _Keys) -> bytes:
         line = canonical_json({"format": FORMAT, "secrets": entries}) + b"\n"

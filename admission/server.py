@@ -14,10 +14,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from admission.direct import DirectApp
-from admission.private_files import require_private
 from admission.protocol import MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, BoundedProtocol, bounded_protocol
 from admission.serving_certificate import HotCertificate
 from admission.settings import Listen, Tls
+from edges.private_files import require_private
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 

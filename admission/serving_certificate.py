@@ -18,9 +18,9 @@ import structlog
 from admission.certificates import Bundle, read_bundle, renewed_bundle
 from admission.clock import Clock
 from admission.kube import KubeClient, KubeConflict, KubeNotFound
-from admission.private_files import require_private, unreadable
 from admission.settings import ManagedTls, Tls
 from admission.trust_objects import SYSTEM_NAMESPACE
+from edges.private_files import require_private, unreadable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, Refusal
 

@@ -11,8 +11,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from admission.private_files import read_bounded, require_private
 from admission.yaml_documents import documents
+from edges.private_files import read_bounded, require_private
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 

@@ -19,9 +19,9 @@ from tpm2_pytss.constants import ESYS_TR, TPM2_ALG, TPM2_EO
 from tpm2_pytss.types import TPM2B_ECC_POINT, TPM2B_SENSITIVE_CREATE, TPMS_ECC_POINT, TPMT_SIG_SCHEME
 
 from attester.keys import AttestationKey
-from attester.private_files import read_private, require_private_directory, write_private
 from attester.templates import BINDING_UNIQUE_BYTES, COUNTER_OFFSET, binding_key_template, counter_operand
 from attester.tpm import Clock, Tpm, tpm_errors, tpm_failure
+from edges.private_files import read_own, replace_private, require_private_directory
 from verifier.wire.binding import binding_key_qualifying_data
 from verifier.wire.bundle import BindingKey, NodeId
 from verifier.wire.codes import ReasonCode
@@ -93,7 +93,7 @@ def boot_key(tpm: Tpm, ak: AttestationKey, node_id: NodeId, runtime_directory: P
     if kept is not None and kept.is_of(tpm.read_clock(), ak.blob.name):
         return kept
     made = make_boot_key(tpm, ak, node_id)
-    write_private(runtime_directory / _FILE, _encode(made))
+    replace_private(runtime_directory / _FILE, _encode(made))
     return made
 
 
@@ -145,7 +145,7 @@ def _encode(key: BootKey) -> bytes:
 
 
 def _read(runtime_directory: Path) -> BootKey | None:
-    content = read_private(runtime_directory / _FILE, _MAX_FILE_BYTES)
+    content = read_own(runtime_directory / _FILE, _MAX_FILE_BYTES)
     if content is None:
         return None
     try:

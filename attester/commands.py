@@ -22,11 +22,11 @@ from attester.long_poll import LONGEST_HOLD_SECONDS, LongPoll
 from attester.notify import Notifier
 from attester.on_demand import on_demand
 from attester.pauses import Pauses
-from attester.private_files import require_private_directory, write_private
 from attester.recorder import record
 from attester.release import fetch_secrets, read_pod_token, require_names
 from attester.rounds import Rounds, attest, enrolled_node, using_tpm
 from attester.settings import DEFAULT_PATH, AttesterSettings, load_settings, process_environment
+from edges.private_files import replace_private, require_private_directory
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 from verifier.wire.result import Verdict
@@ -152,7 +152,7 @@ def secret(
     if len(set(files)) != len(files):
         raise MalformedEvidence(ReasonCode.JWE_MALFORMED, "secrets.path", "two secrets for one file")
     for file, one in zip(files, opened, strict=True):
-        write_private(file, one.content)
+        replace_private(file, one.content)
     written = [
         {"name": one.name, "file": str(file), "lease_id": one.lease_id, "expires_at": one.expires_at}
         for file, one in zip(files, opened, strict=True)

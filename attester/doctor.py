@@ -13,10 +13,10 @@ from attester.collectors.host_facts import collect_host_facts
 from attester.collectors.ima_log import collect_ima_log
 from attester.collectors.node_token import read_token
 from attester.keys import load_ak, read_endorsement_key
-from attester.private_files import require_private_directory
 from attester.rounds import ask_challenge, enrolled_node, using_tpm
 from attester.settings import AttesterSettings
 from verifier.wire.challenge import DEFAULT_PCRS
+from edges.private_files import require_private_directory
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal, Rejection
 

@@ -13,10 +13,10 @@ from attester.binding_key import boot_key, make_boot_key
 from attester.bundle import Wanted, answer, sources_of
 from attester.collectors.ima_log import collect_ima_log
 from attester.keys import AttestationKey, create_ak, read_endorsement_key
-from attester.private_files import require_private_directory, write_private
 from attester.settings import AttesterSettings
 from attester.state import read_enrolment
 from attester.tpm import Tpm
+from edges.private_files import replace_private, require_private_directory
 from verifier.wire.bundle import NONCE_BYTES, Nonce
 from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
@@ -92,7 +92,7 @@ def record(tpm: Tpm, settings: AttesterSettings, directory: Path, now: int) -> R
     except Unavailable as error:
         problem = error.failure.line()
     for name, content in files.items():
-        write_private(directory / name, content)
+        replace_private(directory / name, content)
     ima_log = files.get(IMA_FILE)
     size = None if ima_log is None else len(ima_log)
     return Recorded(ek.node_id, directory, tuple(sorted(files)), size, problem)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from attester.bundle import collect
 from attester.client import Client, refusal_code
 from attester.keys import AttestationKey, sign_request
-from attester.private_files import exclusive
 from attester.settings import AttesterSettings
 from attester.state import Enrolment, read_enrolment
 from attester.tpm import Tpm, open_tpm, tpm_errors
+from attester.tpm_lock import exclusive
 from verifier.wire.bundle_codec import encode_bundle
 from verifier.wire.challenge import ChallengeRequest, ChallengeResponse
 from verifier.wire.codes import ReasonCode

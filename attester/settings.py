@@ -11,8 +11,8 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from attester.private_files import require_unforgeable
 from attester.templates import AkType, EkType
+from edges.private_files import require_unwritable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 from verifier.wire.messages import NodeName
@@ -90,7 +90,7 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> AttesterSetting
     duplicate key, no mapping), Rejection `file-mode-unsafe` (others may write the file or the CA file), Unavailable
     `file-unreadable`.
     """
-    require_unforgeable(path)
+    require_unwritable(path)
     fields = _read_yaml(path)
     for variable, value in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX):
@@ -102,7 +102,7 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> AttesterSetting
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "settings"
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["msg"]) from error
-    require_unforgeable(settings.ca_file)
+    require_unwritable(settings.ca_file)
     return settings
 
 

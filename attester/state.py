@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attester.keys import AkBlob
-from attester.private_files import read_private, replace_private, require_private_directory, write_private
 from attester.templates import EkType
+from edges.private_files import read_own, rename_private, replace_private, require_private_directory
 from verifier.wire.bundle import NodeId
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Rejection
@@ -45,18 +45,18 @@ def prepare_enrolment(state_directory: Path, enrolment: Enrolment) -> None:
         "ak_public": enrolment.ak.public.hex(),
         "ak_private": enrolment.ak.private.hex(),
     }
-    write_private(state_directory / _NEXT_FILE, json.dumps(fields, indent=1).encode())
+    replace_private(state_directory / _NEXT_FILE, json.dumps(fields, indent=1).encode())
 
 
 def keep_enrolment(state_directory: Path) -> None:
     """The prepared enrolment counts from now on, instead of an older one. Raises `file-unreadable`."""
-    replace_private(state_directory / _NEXT_FILE, state_directory / _FILE)
+    rename_private(state_directory / _NEXT_FILE, state_directory / _FILE)
 
 
 def read_enrolment(state_directory: Path) -> Enrolment:
     """The enrolment that is kept. Raises Rejection `not-enrolled` (none, or unreadable form), `file-mode-unsafe`."""
     require_private_directory(state_directory)
-    content = read_private(state_directory / _FILE, _MAX_FILE_BYTES)
+    content = read_own(state_directory / _FILE, _MAX_FILE_BYTES)
     if content is None:
         raise Rejection(ReasonCode.NOT_ENROLLED, str(state_directory / _FILE), "no such file")
     try:

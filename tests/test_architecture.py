@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("attester", "verifier", "policies", "admission", "nodewarden_demo")
+PARTS = ("attester", "verifier", "policies", "admission", "edges", "nodewarden_demo")
 SOURCES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 MAX_LINES = 350
 ONE_LIST = {"verifier/wire/codes.py"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from verifier.private_files import read_private
+from edges.private_files import read_private
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Refusal, Rejection, Unavailable
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edges.private_files import require_unwritable
 from policies.compiler import CompiledBaseline, compile_baseline
 from policies.faults import BaselineFault
 from policies.lint import lint
 from policies.loader import load_baseline
-from verifier.private_files import require_unwritable
 from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
@@ -51,8 +51,8 @@ def load_baselines(directory: Path) -> BaselineSet:
     """Every `*.yaml` in `directory`, compiled, ordered by name and version.
 
     Raises MalformedEvidence `baseline-invalid` naming the file and the fault, also when two files hold one name and
-    version; `file-mode-unsafe`; Unavailable `file-unreadable`. An empty directory gives an empty set: no node is
-    affirmed then.
+    version; Rejection `file-mode-unsafe`; Unavailable `file-unreadable`. An empty directory gives an empty set: no node
+    is affirmed then.
     """
     try:
         paths = sorted(directory.glob("*.yaml"))

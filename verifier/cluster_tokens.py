@@ -13,7 +13,7 @@ from typing import Any
 
 import jwt
 
-from verifier.private_files import require_unwritable
+from edges.private_files import require_unwritable
 from verifier.settings import ClusterSettings
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable

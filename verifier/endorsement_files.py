@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edges.private_files import require_unwritable
 from verifier.appraisal.endorsements import Endorsements, endorsements_from_files
-from verifier.private_files import require_unwritable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 
@@ -17,7 +17,8 @@ _FOLDERS = ("roots", "intermediates", "crls")
 def load_endorsements(directory: Path) -> Endorsements:
     """What is in the three folders of `directory`, PEM or DER; a missing folder is empty, and trusts nothing.
 
-    Raises Unavailable `file-unreadable`, MalformedEvidence `file-mode-unsafe`, `certificate-malformed` naming the file.
+    Raises Unavailable `file-unreadable`, Rejection `file-mode-unsafe`, MalformedEvidence `certificate-malformed` naming
+    the file.
     """
     files: dict[str, bytes] = {}
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from verifier.private_files import write_private
+from edges.private_files import create_private
 from verifier.roles import Role, create_tokens
 from verifier.settings import Settings, load_settings
 from verifier.tls import ensure_tls
@@ -46,7 +46,7 @@ def initialise(
     }
     # JSON is YAML, with every text quoted.
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in fields.items())
-    write_private(path, (_HEAD + lines).encode())
+    create_private(path, (_HEAD + lines).encode())
     settings = load_settings(path)
     load_signer(settings.keys_dir)
     ensure_tls(settings.tls_dir, settings.tls_names, now)

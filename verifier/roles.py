@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from verifier.private_files import read_private, write_private
+from edges.private_files import create_private, read_private
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 from verifier.wire.messages import Hex32
@@ -70,7 +70,7 @@ class Tokens:
 def load_tokens(path: Path) -> Tokens:
     """The tokens in the file at `path`: `{"version": 1, "tokens": [{"name", "role", "sha256"}]}`, mode 0600.
 
-    Raises MalformedEvidence `file-mode-unsafe`, `setting-invalid`; Unavailable `file-unreadable`.
+    Raises Rejection `file-mode-unsafe`, MalformedEvidence `setting-invalid`, Unavailable `file-unreadable`.
     """
     content = read_private(path)
     try:
@@ -88,6 +88,6 @@ def create_tokens(path: Path, holders: dict[str, tuple[Role, Path]]) -> None:
     entries = []
     for name, (role, token_path) in holders.items():
         token = secrets.token_urlsafe(32)
-        write_private(token_path, token.encode() + b"\n")
+        create_private(token_path, token.encode() + b"\n")
         entries.append({"name": name, "role": role.value, "sha256": hashlib.sha256(token.encode()).hexdigest()})
-    write_private(path, json.dumps({"version": 1, "tokens": entries}, indent=1).encode() + b"\n")
+    create_private(path, json.dumps({"version": 1, "tokens": entries}, indent=1).encode() + b"\n")

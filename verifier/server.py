@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic_core import to_json
 
+from edges.private_files import read_private
 from verifier.administration import Administration
 from verifier.api.app import build_app
 from verifier.api.endpoint import Guards
@@ -35,7 +36,6 @@ from verifier.endorsement_files import load_endorsements
 from verifier.enrolment_service import EnrolmentService
 from verifier.listening import bound_sockets
 from verifier.metrics import Metrics
-from verifier.private_files import read_private
 from verifier.results import ResultMaker
 from verifier.roles import load_tokens
 from verifier.service import Service

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from edges.private_files import require_unwritable
 from policies.faults import BaselineFault
 from policies.loader import read_yaml
-from verifier.private_files import require_unwritable
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 from verifier.wire.result import PROFILE_DEPLOYED, PROFILE_WORKING_GROUP
@@ -112,7 +112,8 @@ _PATHS = (
 def load_settings(path: Path) -> Settings:
     """The settings in the YAML file at `path`, its relative paths resolved against the file's own directory.
 
-    Raises MalformedEvidence `setting-invalid` naming the field, `file-mode-unsafe`, Unavailable `file-unreadable`.
+    Raises MalformedEvidence `setting-invalid` naming the field, Rejection `file-mode-unsafe`, Unavailable
+    `file-unreadable`.
     """
     try:
         require_unwritable(path)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from verifier.private_files import read_private, write_private
+from edges.private_files import create_private, read_private
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence, Unavailable
 
@@ -25,7 +25,7 @@ def ensure_tls(directory: Path, names: tuple[str, ...], now: int) -> tuple[Path,
     """Paths of a server certificate (PEM) for `names`, valid for 30 days and more, and of its key (mode 0600).
 
     `ca.pem` beside them is what clients pin. Made when absent; the server's pair is made anew when it nears its end or
-    lacks a name. Raises MalformedEvidence `file-mode-unsafe`, Unavailable `file-unreadable`.
+    lacks a name. Raises Rejection `file-mode-unsafe`, Unavailable `file-unreadable`.
     """
     certificate_path, key_path = directory / "server.pem", directory / "server.key"
     try:
@@ -72,7 +72,7 @@ def _make_ca(directory: Path, moment: datetime) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_private(directory / "ca.key", _pem(key))
+    create_private(directory / "ca.key", _pem(key))
     (directory / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
@@ -93,7 +93,7 @@ def _make_server(directory: Path, names: tuple[str, ...], moment: datetime) -> N
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    write_private(directory / "server.key", _pem(key))
+    create_private(directory / "server.key", _pem(key))
     (directory / "server.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from pydantic_core import to_json
 
-from verifier.private_files import read_private, write_private
+from edges.private_files import create_private, read_private
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import canonical_json, encode_base64url
 from verifier.wire.failures import MalformedEvidence, Unavailable
@@ -91,14 +91,15 @@ def create_key(path: Path) -> SigningKey:
     pem = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    write_private(path, pem)
+    create_private(path, pem)
     return signing_key(private)
 
 
 def load_signer(directory: Path) -> Signer:
     """A signer over every `*.pem` in `directory`; the last by name signs. One is made when there is none.
 
-    Raises MalformedEvidence `file-mode-unsafe`, `setting-invalid` (no P-256 key), Unavailable `file-unreadable`.
+    Raises Rejection `file-mode-unsafe`, MalformedEvidence `setting-invalid` (no P-256 key), Unavailable
+    `file-unreadable`.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

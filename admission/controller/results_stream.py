@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import structlog
 
-from admission.private_files import read_bounded
+from edges.private_files import read_bounded
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal, Rejection, Unavailable
 

@@ -18,6 +18,7 @@ RUN python3 lock_of.py attester pyproject.toml requirements.lock > part.lock && 
     /opt/nodewarden/bin/pip install --no-cache-dir --require-hashes -r part.lock
 COPY nodewarden.py README.md ./
 COPY policies policies
+COPY edges edges
 COPY verifier verifier
 COPY attester attester
 RUN /opt/nodewarden/bin/pip install --no-cache-dir --no-deps --no-build-isolation . && \

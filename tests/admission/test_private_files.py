@@ -9,7 +9,6 @@ import pytest
 
 from admission.durable_state import DurableSequences, DurableState
 from admission.key_sets import fetch_key_set, load_key_set
-from admission.private_files import is_there, read_bounded, replace_private, require_private
 from admission.results import ALGORITHMS
 from tests.admission.served import make_certificate
 from verifier.wire.codes import ReasonCode
@@ -18,29 +17,13 @@ from verifier.wire.failures import Refusal, Unavailable
 ODD_NAMES = ["x\0y", "\ud800", "x" * 300, "text/below"]
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.yaml")
-    with pytest.raises(Unavailable) as caught:
-        read_bounded(tmp_path / "a.yaml", 100)
-    assert caught.value.code is ReasonCode.FILE_UNREADABLE
-
-
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_name_that_no_file_can_have_is_an_unreadable_file(tmp_path: Path, name: str) -> None:
+def test_a_state_under_a_name_that_no_file_can_have_is_unreadable(tmp_path: Path, name: str) -> None:
     (tmp_path / "text").write_text("x")
     path = tmp_path / name
-    assert not is_there(path)
-    for use in (require_private, lambda path: read_bounded(path, 10), DurableState):
-        with pytest.raises(Refusal) as caught:
-            use(path)
-        assert caught.value.code is ReasonCode.FILE_UNREADABLE
-
-
-def test_a_replacement_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        replace_private(tmp_path / "folder", b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    with pytest.raises(Refusal) as caught:
+        DurableState(path)
+    assert caught.value.code is ReasonCode.FILE_UNREADABLE
 
 
 @pytest.mark.parametrize("content", [b"\0" * 4096, b"junk" * 1000])

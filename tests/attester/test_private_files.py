@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from attester import private_files
+from attester import tpm_lock
 from attester.keys import AkBlob
-from attester.private_files import (
-    exclusive,
-    read_private,
-    require_private_directory,
-    require_unforgeable,
-    write_private,
-)
 from attester.state import Enrolment, read_enrolment
 from attester.templates import EkType
+from attester.tpm_lock import exclusive
+from edges.private_files import read_own, replace_private, require_private_directory
 from tests.attester.machine import write_enrolment
 from verifier.wire.bundle import NodeId
 from verifier.wire.codes import ReasonCode
@@ -76,7 +71,7 @@ def test_a_link_in_the_place_of_directory_or_file_is_not_followed(tmp_path: Path
     assert refusal.value.code is ReasonCode.FILE_MODE_UNSAFE
     (real / "file").symlink_to(real / "enrolment.json")
     with pytest.raises(Unavailable) as failure:
-        read_private(real / "file", 10_000)
+        read_own(real / "file", 10_000)
     assert failure.value.code is ReasonCode.FILE_UNREADABLE
 
 
@@ -84,7 +79,7 @@ def test_a_link_in_the_place_of_directory_or_file_is_not_followed(tmp_path: Path
 def test_a_damaged_enrolment_is_not_enrolled(tmp_path: Path, content: bytes) -> None:
     state = tmp_path / "state"
     require_private_directory(state)
-    write_private(state / "enrolment.json", content)
+    replace_private(state / "enrolment.json", content)
     with pytest.raises(Rejection) as refusal:
         read_enrolment(state)
     assert refusal.value.code is ReasonCode.NOT_ENROLLED
@@ -94,41 +89,6 @@ def test_no_enrolment_is_not_enrolled(tmp_path: Path) -> None:
     with pytest.raises(Rejection) as refusal:
         read_enrolment(tmp_path / "state")
     assert refusal.value.code is ReasonCode.NOT_ENROLLED
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "file"
-    write_private(file, b"old")
-
-    def fail(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(Unavailable) as failure:
-        write_private(file, b"new")
-    assert failure.value.code is ReasonCode.FILE_UNREADABLE
-    assert file.read_bytes() == b"old"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_private_file_beyond_its_limit_is_not_read(tmp_path: Path) -> None:
-    write_private(tmp_path / "file", b"x" * 11)
-    with pytest.raises(Unavailable) as failure:
-        read_private(tmp_path / "file", 10)
-    assert failure.value.code is ReasonCode.FILE_UNREADABLE
-
-
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write_does_not_decide_whom_to_trust(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "ca.pem"
-    path.touch(mode=0o600)
-    require_unforgeable(path)
-    path.chmod(0o644)
-    require_unforgeable(path)
-    path.chmod(mode)
-    with pytest.raises(Rejection) as refusal:
-        require_unforgeable(path)
-    assert refusal.value.code is ReasonCode.FILE_MODE_UNSAFE
 
 
 def _hold(directory: Path, held: object, release: object) -> None:
@@ -145,7 +105,7 @@ def test_two_processes_are_not_at_the_tpm_at_once(tmp_path: Path, monkeypatch: p
     other.start()
     try:
         assert held.wait(20)
-        monkeypatch.setattr(private_files, "LOCK_SECONDS", 0.2)
+        monkeypatch.setattr(tpm_lock, "LOCK_SECONDS", 0.2)
         with pytest.raises(Unavailable) as failure, exclusive(directory):
             pass
         assert failure.value.code is ReasonCode.TPM_UNAVAILABLE

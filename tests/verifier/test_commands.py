@@ -159,7 +159,7 @@ def test_a_token_file_that_others_may_read_is_refused(served: Served, tmp_path: 
     loose = tmp_path / "token"
     loose.write_text("x")
     loose.chmod(0o644)
-    with pytest.raises(MalformedEvidence) as refused:
+    with pytest.raises(Rejection) as refused:
         AdminClient(served.url, None, loose)
     assert refused.value.code is ReasonCode.FILE_MODE_UNSAFE
 

@@ -12,13 +12,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from verifier.private_files import read_private, write_private
+from edges.private_files import create_private
 from verifier.roles import Identity, Role, create_tokens, load_tokens
 from verifier.tls import ensure_tls
 from verifier.tokens import create_key, load_signer
 from verifier.wire.codes import ReasonCode
 from verifier.wire.encoding import encode_base64url
-from verifier.wire.failures import MalformedEvidence, Unavailable
+from verifier.wire.failures import MalformedEvidence, Rejection
 from verifier.wire.result import RESULT_TYPE
 
 NOW = 1_795_000_000
@@ -50,7 +50,7 @@ def test_the_key_file_is_the_owners_only_and_the_same_key_comes_back(tmp_path: P
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     load_signer(tmp_path)
     (tmp_path / "0001.pem").chmod(0o640)
-    with pytest.raises(MalformedEvidence) as refused:
+    with pytest.raises(Rejection) as refused:
         load_signer(tmp_path)
     assert refused.value.code is ReasonCode.FILE_MODE_UNSAFE
 
@@ -70,18 +70,10 @@ def test_a_key_of_another_curve_or_no_key_is_refused(tmp_path: Path) -> None:
     )
     for content in (pem, b"no key"):
         (tmp_path / "0001.pem").unlink(missing_ok=True)
-        write_private(tmp_path / "0001.pem", content)
+        create_private(tmp_path / "0001.pem", content)
         with pytest.raises(MalformedEvidence) as refused:
             load_signer(tmp_path)
         assert refused.value.code is ReasonCode.SETTING_INVALID
-
-
-def test_a_private_file_is_never_overwritten(tmp_path: Path) -> None:
-    write_private(tmp_path / "key", b"one")
-    with pytest.raises(Unavailable) as refused:
-        write_private(tmp_path / "key", b"two")
-    assert refused.value.code is ReasonCode.FILE_UNREADABLE
-    assert read_private(tmp_path / "key") == b"one"
 
 
 def test_tokens_are_stored_as_digests_and_found_again(tmp_path: Path) -> None:
@@ -96,7 +88,7 @@ def test_tokens_are_stored_as_digests_and_found_again(tmp_path: Path) -> None:
 def test_a_tokens_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     create_tokens(tmp_path / "tokens.json", {"ops": (Role.OPERATOR, tmp_path / "ops.token")})
     (tmp_path / "tokens.json").chmod(0o644)
-    with pytest.raises(MalformedEvidence) as refused:
+    with pytest.raises(Rejection) as refused:
         load_tokens(tmp_path / "tokens.json")
     assert refused.value.code is ReasonCode.FILE_MODE_UNSAFE
 
@@ -113,9 +105,9 @@ def test_a_tokens_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
 )
 def test_a_tokens_file_of_another_form_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     good = {"version": 1, "tokens": [{"name": "a", "role": "viewer", "sha256": "11" * 32}]}
-    write_private(tmp_path / "good.json", json.dumps(good).encode())
+    create_private(tmp_path / "good.json", json.dumps(good).encode())
     load_tokens(tmp_path / "good.json")
-    write_private(tmp_path / "bad.json", json.dumps(good | change).encode())
+    create_private(tmp_path / "bad.json", json.dumps(good | change).encode())
     with pytest.raises(MalformedEvidence) as refused:
         load_tokens(tmp_path / "bad.json")
     assert refused.value.code is ReasonCode.SETTING_INVALID

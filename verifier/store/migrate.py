@@ -11,13 +11,13 @@ from sqlalchemy import Engine, create_engine, event, insert, inspect, select, up
 
 from verifier.store.schema import COUNTERS, METADATA, SCHEMA, SCHEMA_VERSION
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence, Rejection, Unavailable
+from verifier.wire.failures import Rejection, Unavailable
 
 
 def open_engine(path: Path) -> Engine:
     """An engine on the SQLite file at `path`, made with mode 0600 when absent.
 
-    Raises MalformedEvidence `file-mode-unsafe`, Unavailable `store-unavailable`.
+    Raises Rejection `file-mode-unsafe`, Unavailable `store-unavailable`.
 
     WAL, so that readers never wait for the writer; synchronous=FULL, so that a commit survives a power cut.
     """
@@ -31,7 +31,7 @@ def open_engine(path: Path) -> Engine:
         raise Unavailable(ReasonCode.STORE_UNAVAILABLE, str(path), error.strerror) from error
     if mode & 0o077:
         # Who can write it can make any TPM a node.
-        raise MalformedEvidence(ReasonCode.FILE_MODE_UNSAFE, str(path), f"{mode:04o}", "0600")
+        raise Rejection(ReasonCode.FILE_MODE_UNSAFE, str(path), f"{mode:04o}", "0600")
     engine = create_engine(
         f"sqlite:///{path}", isolation_level="AUTOCOMMIT", connect_args={"timeout": 5, "check_same_thread": False}
     )
