@@ -25,6 +25,7 @@ from attester.pauses import Pauses
 from attester.recorder import record
 from attester.release import fetch_secrets, read_pod_token, require_names
 from attester.rounds import Rounds, attest, enrolled_node, using_tpm
+from attester.secret_files import file_names
 from attester.settings import DEFAULT_PATH, AttesterSettings, load_settings, process_environment
 from edges.private_files import replace_private, require_private_directory
 from verifier.wire.codes import ReasonCode
@@ -88,14 +89,10 @@ def collect(
 @attester_app.command()
 def run(config: ConfigOption = DEFAULT_PATH) -> None:
     """Attest every interval until SIGTERM. Listens on no port."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
-    # httpx logs each request's address at INFO, which is ours to say or not.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    _log_to_stderr()
     settings = _settings(config)
     node = enrolled_node(settings)
-    bell = Bell()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: bell.stop())
+    bell = _stopped_by_signals()
     uniform = random.SystemRandom().uniform
 
     def pauses() -> Pauses:
@@ -111,6 +108,18 @@ def run(config: ConfigOption = DEFAULT_PATH) -> None:
             poll = stack.enter_context(LongPoll(client, bell.ring))
             early = on_demand(node, poll, pauses(), _now, time.monotonic)
         Service(rounds, pauses(), uniform, Notifier(process_environment()), bell, early).run()
+
+
+@attester_app.command()
+def csi(config: ConfigOption = DEFAULT_PATH) -> None:
+    """Hand pods their secrets as files, for the Secrets Store CSI Driver, until SIGTERM. Listens on a unix socket."""
+    # Imported here: gRPC is heavy, and no other command of a node needs it.
+    from attester.csi_mount import Mounts  # noqa: PLC0415 - as said
+    from attester.csi_server import serve  # noqa: PLC0415 - as said
+
+    _log_to_stderr()
+    settings = _settings(config)
+    serve(settings.csi_socket, Mounts(settings, _now), _stopped_by_signals())
 
 
 @attester_app.command()
@@ -148,9 +157,7 @@ def secret(
     timeouts = settings.connect_timeout_seconds, settings.request_timeout_seconds
     with open_client(settings.broker_url, settings.ca_file, *timeouts) as broker:
         opened = fetch_secrets(node, broker, token, tuple(names), _now)
-    files = [out / _file_name(one.claimed_path) for one in opened]
-    if len(set(files)) != len(files):
-        raise MalformedEvidence(ReasonCode.JWE_MALFORMED, "secrets.path", "two secrets for one file")
+    files = [out / name for name in file_names(opened)]
     for file, one in zip(files, opened, strict=True):
         replace_private(file, one.content)
     written = [
@@ -160,12 +167,17 @@ def secret(
     _print({"secrets": written}, as_json, "\n".join(f"{entry['name']} -> {entry['file']}" for entry in written))
 
 
-def _file_name(claimed_path: str) -> str:
-    # Attack: a broker that names "../../etc/cron.d/x". One plain name, nothing hidden.
-    name = claimed_path.removeprefix("./")
-    if not name or "/" in name or "\0" in name or name.startswith(".") or len(name) > 253:
-        raise MalformedEvidence(ReasonCode.JWE_MALFORMED, "secrets.path", claimed_path, "one file name")
-    return name
+def _log_to_stderr() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    # httpx logs each request's address at INFO, which is ours to say or not.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def _stopped_by_signals() -> Bell:
+    bell = Bell()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: bell.stop())
+    return bell
 
 
 def _settings(path: Path) -> AttesterSettings:

@@ -12,11 +12,12 @@ from attester.collectors.boot_log import collect_boot_log
 from attester.collectors.host_facts import collect_host_facts
 from attester.collectors.ima_log import collect_ima_log
 from attester.collectors.node_token import read_token
+from attester.csi_socket import require_guarded
 from attester.keys import load_ak, read_endorsement_key
 from attester.rounds import ask_challenge, enrolled_node, using_tpm
 from attester.settings import AttesterSettings
-from verifier.wire.challenge import DEFAULT_PCRS
 from edges.private_files import require_private_directory
+from verifier.wire.challenge import DEFAULT_PCRS
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Refusal, Rejection
 
@@ -58,6 +59,7 @@ def examine(settings: AttesterSettings) -> tuple[Check, ...]:
         ("node-token", settings.node_token_path is not None, _node_token),
         ("verifier", True, _verifier),
         ("broker", settings.broker_url is not None, _broker),
+        ("csi-socket", False, _csi_socket),
         ("enrolment", True, _enrolment),
         ("challenge", True, _challenge),
     )
@@ -135,6 +137,13 @@ def _broker(settings: AttesterSettings) -> str:
     with open_client(settings.broker_url, settings.ca_file, *timeouts) as client:
         client.reach("/healthz")
     return f"{settings.broker_url} answers over TLS by the pinned CA"
+
+
+def _csi_socket(settings: AttesterSettings) -> str:
+    if settings.broker_url is None:
+        return "no broker is set: this node fetches no secrets"
+    require_guarded(settings.csi_socket.parent)
+    return f"{settings.csi_socket.parent} is there for 'nodewarden attester csi', and root's"
 
 
 def _verifier(settings: AttesterSettings) -> str:

@@ -45,17 +45,17 @@ class OpenedSecret:
         return f"OpenedSecret(name={self.name!r})"
 
 
-def require_names(names: tuple[str, ...]) -> None:
+def require_names(names: tuple[str, ...], where: str = "NAME") -> None:
     """`names` may be asked for in one request. Raises MalformedEvidence `setting-invalid`."""
     if not 0 < len(names) <= MAX_NAMES or len(set(names)) != len(names):
         seen = f"{len(names)} names, {len(set(names))} of them different"
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, "NAME", seen, f"1 to {MAX_NAMES} different names")
+        raise MalformedEvidence(ReasonCode.SETTING_INVALID, where, seen, f"1 to {MAX_NAMES} different names")
     for name in names:
         try:
             _NAME.validate_python(name)
         except ValidationError as error:
             wanted = "letters, digits, '.', '_', '-' and '/'"
-            raise MalformedEvidence(ReasonCode.SETTING_INVALID, "NAME", name, wanted) from error
+            raise MalformedEvidence(ReasonCode.SETTING_INVALID, where, name, wanted) from error
 
 
 def read_pod_token(path: Path) -> bytes:
@@ -64,8 +64,13 @@ def read_pod_token(path: Path) -> bytes:
         token = read_to_end(path, MAX_TOKEN_BYTES).strip()
     except Unavailable as error:
         raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.failure.observed) from error
-    if not token or not token.isascii():
-        raise Rejection(ReasonCode.TOKEN_INVALID, str(path), "empty or not ASCII", "the pod's projected token")
+    return require_pod_token(token, str(path))
+
+
+def require_pod_token(token: bytes, where: str) -> bytes:
+    """`token`, of a form that a token may have. Raises Rejection `token-invalid`. Does not check whose it is."""
+    if not token or len(token) > MAX_TOKEN_BYTES or not token.isascii():
+        raise Rejection(ReasonCode.TOKEN_INVALID, where, "empty, too long or not ASCII", "the pod's projected token")
     return token
 
 
@@ -111,14 +116,21 @@ def open_secrets(
 
 
 def fetch_secrets(
-    node: Node, broker: Client, pod_token: bytes, names: tuple[str, ...], clock: Clock
+    node: Node,
+    broker: Client,
+    pod_token: bytes,
+    names: tuple[str, ...],
+    clock: Clock,
+    *,
+    lock_seconds: float | None = None,
 ) -> tuple[OpenedSecret, ...]:
     """The secrets `names` for the pod whose token is `pod_token`, opened.
 
-    The TPM is not held while the broker works. Raises as the two halves and the client do.
+    The TPM is not held while the broker works; it is waited for twice, each time at most `lock_seconds`. Raises as the
+    two halves and the client do.
     """
-    with using_tpm(node.settings) as tpm:
+    with using_tpm(node.settings, lock_seconds) as tpm:
         envelope = request_secrets(tpm, node.ak, node.enrolment, pod_token, names, clock())
     released = broker.release(envelope)
-    with using_tpm(node.settings) as tpm:
+    with using_tpm(node.settings, lock_seconds) as tpm:
         return open_secrets(tpm, node.ak, released, names, node.settings.runtime_dir)

@@ -56,6 +56,8 @@ class AttesterSettings(BaseModel):
     """The kernel's IMA log; `collect` records it."""
     node_token_path: _Path | None = None
     """The attester pod's projected ServiceAccount token (audience nodewarden-attester); null outside a cluster."""
+    csi_socket: _Path = Path("/etc/kubernetes/secrets-store-csi-providers/nodewarden.sock")
+    """Where `csi` listens for the Secrets Store CSI Driver. NAME.sock is the provider NAME of a SecretProviderClass."""
     connect_timeout_seconds: Annotated[int, Field(ge=1, le=60)] = 5
     """How long to wait for a connection."""
     request_timeout_seconds: Annotated[int, Field(ge=1, le=120)] = 30

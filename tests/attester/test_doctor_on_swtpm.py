@@ -14,6 +14,7 @@ from attester.settings import AttesterSettings
 from attester.templates import EK_CERTIFICATE_INDEX, AkType, EkType
 from attester.tpm import open_tpm
 from nodewarden_demo.software_tpm import SoftwareTpm
+from tests.attester.csi_provider import socket_in
 from tests.attester.machine import boot, enrolment_of, settings_for, write_enrolment
 from verifier.clock import SystemClock
 from verifier.tls import ensure_tls
@@ -36,6 +37,7 @@ def healthy(tpm: SoftwareTpm, tmp_path: Path) -> AttesterSettings:
         tmp_path / "tls/ca.pem",
         ima_log_path=tmp_path / "ima",
         node_token_path=tmp_path / "token",
+        csi_socket=socket_in(tmp_path),
         verifier_url="https://127.0.0.1:1",
     )
     write_enrolment(settings.state_dir, enrolment_of(machine))
@@ -111,6 +113,15 @@ def test_a_tpm_without_the_counter_policy_is_told(healthy: AttesterSettings, mon
 )
 def test_an_absent_file_is_told(healthy: AttesterSettings, name: str, setting: str, code: ReasonCode) -> None:
     assert failed(healthy.model_copy(update={setting: Path("/absent")})) == {name: code}
+
+
+def test_a_node_without_the_csi_driver_is_told_where_a_broker_is_set(healthy: AttesterSettings) -> None:
+    without = healthy.model_copy(update={"csi_socket": Path("/absent/nodewarden.sock")})
+    assert failed(without) == {"csi-socket": ReasonCode.CSI_DRIVER_MISSING}
+    checks = {check.name: check for check in examine(without.model_copy(update={"broker_url": None}))}
+    assert checks["csi-socket"].ok
+    # Nodes attest without it.
+    assert not checks["csi-socket"].required
 
 
 @pytest.mark.parametrize(

@@ -410,4 +410,20 @@ class ReasonCode(StrEnum):
         "Stop what listens at this address already, or set another listen_host or listen_port.",
     )
     FILE_UNREADABLE = "file-unreadable", "Check that the file exists and is readable."
+    MOUNT_REQUEST_MALFORMED = (
+        "mount-request-malformed",
+        "Use a version of the Secrets Store CSI Driver that speaks the provider interface v1alpha1.",
+    )
+    MOUNTS_EXHAUSTED = (
+        "mounts-exhausted",
+        "Wait: the kubelet asks again once other pods of the node have their secrets.",
+    )
+    POD_TOKEN_MISSING = (
+        "pod-token-missing",
+        "Let the CSIDriver object secrets-store.csi.k8s.io ask for tokens of this audience (tokenRequests).",
+    )
+    CSI_DRIVER_MISSING = (
+        "csi-driver-missing",
+        "Install the Secrets Store CSI Driver, or set csi_socket to a folder where it looks for providers.",
+    )
     AUDIT_CHAIN_BROKEN = "audit-chain-broken", "The audit log was altered; compare with the last external checkpoint."
