@@ -18,8 +18,9 @@ from admission.pod_tokens import PodTokenVerifier
 from admission.results import ResultVerifier
 from admission.trust_objects import NodeAttestation
 from admission.view_measures import ViewMeasures, measures_of
-from admission.yaml_documents import MAX_FILE_BYTES, documents, json_documents
-from edges.private_files import read_bounded, unreadable
+from edges.private_files import unreadable
+from edges.setting_files import read_text
+from edges.yaml_documents import MAX_FILE_BYTES, documents, json_documents
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Rejection, Unavailable
 from verifier.wire.result import AttestationResult
@@ -46,13 +47,10 @@ def load_manifests(paths: Iterable[Path]) -> ManifestObjects:
 
 
 def _read(path: Path) -> ManifestObjects:
-    try:
-        text = read_bounded(path, MAX_FILE_BYTES).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, str(path), "not UTF-8") from error
+    text = read_text(path, MAX_FILE_BYTES, ReasonCode.MANIFEST_INVALID)
     objects = ManifestObjects()
     read = json_documents if path.suffix == ".json" else documents
-    for number, document in enumerate(read(text, str(path))):
+    for number, document in enumerate(read(text, str(path), ReasonCode.MANIFEST_INVALID)):
         objects.add(document, f"{path}#{number}")
     return objects
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from admission.cluster_objects import Node, NodeUid, Pod, PodUid, Reader, parse_pod
 from admission.cluster_view import Snapshot
@@ -18,8 +18,8 @@ from admission.decision import Allow, BindingRequest, Deny, decide_binding, deci
 from admission.manifest_objects import ManifestObjects
 from admission.manifests import load_manifests, snapshot_of
 from admission.pod_rules import govern
-from admission.yaml_documents import MAX_FILE_BYTES, documents
-from edges.private_files import read_bounded
+from edges.setting_files import read_document, validated
+from edges.yaml_documents import MAX_FILE_BYTES
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence
 from verifier.wire.messages import NodeName
@@ -183,17 +183,8 @@ def _containers_in(value: Any, place: str) -> str | None:
 
 
 def _supposed(path: Path, now: int) -> tuple[dict[str, Node], dict[str, AttestationResult | Failure]]:
-    try:
-        found = list(documents(read_bounded(path, MAX_FILE_BYTES).decode("utf-8"), str(path)))
-        if len(found) != 1:
-            raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, str(path), f"{len(found)} documents", "one")
-        verdicts = _Verdicts.model_validate(found[0])
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join([str(path), *(str(part) for part in first["loc"])])
-        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, place, first["type"], first["msg"]) from error
-    except UnicodeDecodeError as error:
-        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, str(path), "not UTF-8") from error
+    invalid = ReasonCode.MANIFEST_INVALID
+    verdicts = validated(_Verdicts, read_document(path, MAX_FILE_BYTES, invalid), str(path), invalid)
     nodes: dict[str, Node] = {}
     results: dict[str, AttestationResult | Failure] = {}
     for verdict in verdicts.nodes:

@@ -9,14 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from admission.yaml_documents import documents
-from edges.private_files import read_bounded, require_private
-from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence
-
-MAX_SETTINGS_BYTES = 64 * 1024
+from edges.private_files import require_private
+from edges.setting_files import read_fields, validated
 
 
 def _path(value: object) -> Path:
@@ -196,29 +192,8 @@ def read_settings(kind: type[ModelT], path: Path) -> ModelT:
 
     Raises MalformedEvidence `setting-invalid`, Unavailable `file-unreadable`.
     """
-    found = _yaml(path)
-    if len(found) != 1:
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), f"{len(found)} documents", "one")
-    try:
-        settings = kind.model_validate(found[0])
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join([str(path), *(str(part) for part in first["loc"])])
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["type"], first["msg"]) from error
+    settings = validated(kind, read_fields(path), str(path))
     return _placed(settings, path.resolve().parent)
-
-
-def _yaml(path: Path) -> list[object]:
-    try:
-        return list(documents(read_bounded(path, MAX_SETTINGS_BYTES).decode("utf-8"), str(path)))
-    except UnicodeDecodeError as error:
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), "not UTF-8") from error
-    except MalformedEvidence as error:
-        # The YAML reader speaks of manifests.
-        failure = error.failure
-        raise MalformedEvidence(
-            ReasonCode.SETTING_INVALID, failure.claim, failure.observed, failure.expected
-        ) from error
 
 
 def _placed(model: ModelT, base: Path) -> ModelT:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from attester.templates import AkType, EkType
 from edges.private_files import require_unwritable
-from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence, Unavailable
+from edges.setting_files import read_fields, validated
 from verifier.wire.messages import NodeName
 
 ENVIRONMENT_PREFIX = "NODEWARDEN_ATTESTER_"
 DEFAULT_PATH = Path("/etc/nodewarden/attester.yaml")
-_MAX_FILE_BYTES = 64 * 1024
 
 _Path = Annotated[Path, Field(strict=False)]
 
@@ -93,17 +90,12 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> AttesterSetting
     `file-unreadable`.
     """
     require_unwritable(path)
-    fields = _read_yaml(path)
+    fields = read_fields(path)
     for variable, value in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX):
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
             fields[name] = _from_environment(name, value)
-    try:
-        settings = AttesterSettings.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["msg"]) from error
+    settings = validated(AttesterSettings, fields, "settings")
     require_unwritable(settings.ca_file)
     return settings
 
@@ -115,38 +107,6 @@ def _from_environment(name: str, value: str) -> str | int | bool:
     if field is not None and field.annotation is bool and value in ("true", "false"):
         return value == "true"
     return value
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.strerror) from error
-    if len(text) > _MAX_FILE_BYTES:
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), f"more than {_MAX_FILE_BYTES} bytes")
-    try:
-        fields = yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader made stricter
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), type(error).__name__, "plain YAML") from error
-    if type(fields) is not dict or not all(type(key) is str for key in fields):
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), type(fields).__name__, "a mapping of settings")
-    return fields
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice and any alias: which of two values counts must not be a guess."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("alias")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - the base class's signature
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) != len(node.value):
-            raise yaml.YAMLError("duplicate key")
-        return mapping
 
 
 def process_environment() -> Mapping[str, str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from edges.private_files import require_unwritable
+from edges.setting_files import read_text, validated
 from policies.faults import BaselineFault
 from policies.loader import read_yaml
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence, Unavailable
+from verifier.wire.failures import MalformedEvidence
 from verifier.wire.result import PROFILE_DEPLOYED, PROFILE_WORKING_GROUP
 
 MAX_SETTINGS_BYTES = 256 * 1024
@@ -115,21 +116,12 @@ def load_settings(path: Path) -> Settings:
     Raises MalformedEvidence `setting-invalid` naming the field, Rejection `file-mode-unsafe`, Unavailable
     `file-unreadable`.
     """
+    require_unwritable(path)
     try:
-        require_unwritable(path)
-        with path.open("rb") as file:
-            text = file.read(MAX_SETTINGS_BYTES).decode()
-        fields = read_yaml(text, path.name)
-    except OSError as error:
-        raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), error.strerror) from error
-    except (BaselineFault, UnicodeDecodeError) as error:
+        fields = read_yaml(read_text(path, MAX_SETTINGS_BYTES, ReasonCode.SETTING_INVALID), path.name)
+    except BaselineFault as error:
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, str(path), str(error)) from error
-    try:
-        settings = Settings.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join([path.name, *(str(part) for part in first["loc"])])
-        raise MalformedEvidence(ReasonCode.SETTING_INVALID, place, first["type"], first["msg"]) from error
+    settings = validated(Settings, fields, path.name)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise MalformedEvidence(ReasonCode.SETTING_INVALID, "tls_certificate, tls_key", "one", "both or neither")
     base = path.resolve().parent

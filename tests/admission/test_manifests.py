@@ -22,6 +22,7 @@ from admission.manifests import ManifestClusterView, load_manifests
 from admission.pod_tokens import PodTokenVerifier
 from admission.results import InMemorySequences, ResultVerifier
 from admission.trust_objects import Access, OnLoss
+from edges import setting_files
 from tests.admission.world import (
     ACCOUNT_UID,
     AUDIENCE,
@@ -390,7 +391,7 @@ def test_a_fault_that_passes_is_tried_again_although_no_file_changed(
         raise Unavailable(ReasonCode.FILE_UNREADABLE, str(path), "EMFILE")
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifests, "read_bounded", out_of_descriptors)
+        patch.setattr(setting_files, "read_bounded", out_of_descriptors)
         directory.view.reload_if_changed()
         assert directory.result == a_result()
     directory.view.reload_if_changed()

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.yaml_documents import documents
+from edges.yaml_documents import documents
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import MalformedEvidence
 
 
 def test_words_that_yaml_once_took_for_booleans_and_dates_stay_text() -> None:
     text = "a: on\nb: 2026-12-31T00:00:00Z\nc: true\nd: 4.1.0\ne: 1:30\nf: 12\ng: 0x10\nh: ~\ni:\nj: 012\nk: 1.5\n"
-    (found,) = documents(text, "x")
+    (found,) = documents(text, "x", ReasonCode.MANIFEST_INVALID)
     assert found == {
         "a": "on",
         "b": "2026-12-31T00:00:00Z",
@@ -30,7 +30,7 @@ def test_words_that_yaml_once_took_for_booleans_and_dates_stay_text() -> None:
 
 
 def test_a_version_written_like_a_number_is_no_text_so_that_schemas_refuse_it() -> None:
-    assert list(documents("floor: 4.10\n", "x")) == [{"floor": 4.1}]
+    assert list(documents("floor: 4.10\n", "x", ReasonCode.MANIFEST_INVALID)) == [{"floor": 4.1}]
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_a_version_written_like_a_number_is_no_text_so_that_schemas_refuse_it() 
 )
 def test_anything_that_two_readers_could_read_differently_is_refused(text: str) -> None:
     with pytest.raises(MalformedEvidence) as caught:
-        list(documents(text, "x"))
+        list(documents(text, "x", ReasonCode.MANIFEST_INVALID))
     assert caught.value.code is ReasonCode.MANIFEST_INVALID
 
 
 def test_merge_keys_are_plain_keys() -> None:
-    assert list(documents("<<: {a: 1}", "x")) == [{"<<": {"a": 1}}]
+    assert list(documents("<<: {a: 1}", "x", ReasonCode.MANIFEST_INVALID)) == [{"<<": {"a": 1}}]
 
 
 @given(st.text(max_size=200))
 def test_arbitrary_text_is_read_or_refused_as_a_manifest(text: str) -> None:
     try:
-        list(documents(text, "x"))
+        list(documents(text, "x", ReasonCode.MANIFEST_INVALID))
     except MalformedEvidence as error:
         assert error.code is ReasonCode.MANIFEST_INVALID

@@ -75,15 +75,15 @@ _StrictLoader.add_implicit_resolver(
 )
 
 
-def json_documents(text: str, source: str) -> Iterator[Any]:
-    """The one document of the JSON `text`, as `documents` gives it. Raises MalformedEvidence `manifest-invalid`."""
-    _require_size(text, source)
+def json_documents(text: str, source: str, invalid: ReasonCode) -> Iterator[Any]:
+    """The one document of the JSON `text`, as `documents` gives it. Raises MalformedEvidence `invalid`."""
+    _require_size(text, source, invalid)
     try:
         document = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
         # Half of a surrogate pair has no UTF-8.
         json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, source, printable(str(error))) from error
+        raise MalformedEvidence(invalid, source, printable(str(error))) from error
     if document is not None:
         yield document
 
@@ -99,25 +99,23 @@ def _refused(name: str) -> None:
     raise ValueError(name)
 
 
-def _require_size(text: str, source: str) -> None:
+def _require_size(text: str, source: str, invalid: ReasonCode) -> None:
     if len(text) > MAX_FILE_BYTES:
-        raise MalformedEvidence(
-            ReasonCode.MANIFEST_INVALID, source, f"{len(text)} characters", f"at most {MAX_FILE_BYTES}"
-        )
+        raise MalformedEvidence(invalid, source, f"{len(text)} characters", f"at most {MAX_FILE_BYTES}")
 
 
-def documents(text: str, source: str) -> Iterator[Any]:
+def documents(text: str, source: str, invalid: ReasonCode) -> Iterator[Any]:
     """Each document of `text` as plain values, empty ones left out. `source` names the file in refusals.
 
-    Raises MalformedEvidence `manifest-invalid`.
+    Raises MalformedEvidence with the code `invalid`: what the text was meant to be, a setting or a manifest.
     """
-    _require_size(text, source)
+    _require_size(text, source, invalid)
     try:
         for number, document in enumerate(yaml.load_all(text, Loader=_StrictLoader)):
             if number >= MAX_DOCUMENTS:
-                raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, source, f"more than {MAX_DOCUMENTS} documents")
+                raise MalformedEvidence(invalid, source, f"more than {MAX_DOCUMENTS} documents")
             if document is not None:
                 yield document
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         detail = " ".join(printable(str(error)).split())
-        raise MalformedEvidence(ReasonCode.MANIFEST_INVALID, source, detail) from error
+        raise MalformedEvidence(invalid, source, detail) from error
