@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
+from attester.csi_messages import read_mount_request
+from attester.csi_request import wanted_by
 from attester.settings import AttesterSettings
+from tests.attester.csi_driver import ask
 from tests.deploy.rendered import RenderRefusedError, pod_templates, render
 
-EXAMPLE = Path(__file__).parents[2] / "deploy/examples/cluster"
+EXAMPLES = Path(__file__).parents[2] / "deploy/examples"
 ON = ("--set", "attester.csi.enabled=true")
 
 
@@ -83,3 +86,17 @@ def test_a_device_plugin_takes_the_privileges_off_the_provider_too() -> None:
 def test_values_that_mean_nothing_are_refused(values: tuple[str, ...]) -> None:
     with pytest.raises(RenderRefusedError):
         render(*(part for value in values for part in ("--set", value)))
+
+
+def test_the_example_class_asks_for_secrets_that_the_example_workload_grants_and_the_example_pod_mounts_it() -> None:
+    made, workload, pod = (
+        yaml.safe_load((EXAMPLES / name).read_text())
+        for name in ("cluster/secret-provider-class.yaml", "cluster/workload.yaml", "pod.yaml")
+    )
+    assert made["spec"]["provider"] == AttesterSettings.model_fields["csi_socket"].default.stem
+    wanted = wanted_by(read_mount_request(ask(**made["spec"]["parameters"]).body()))
+    assert set(wanted.names) <= {secret["name"] for secret in workload["spec"]["secrets"]}
+    assert wanted.mode == 0o444
+    (volume,) = pod["spec"]["volumes"]
+    assert volume["csi"]["volumeAttributes"] == {"secretProviderClass": made["metadata"]["name"]}
+    assert pod["metadata"]["namespace"] == made["metadata"]["namespace"]
