@@ -62,6 +62,10 @@ class CurrentKeys:
     def __call__(self) -> KeySet:
         return self._keys
 
+    def awaited(self) -> bool:
+        """Whether none could be read yet."""
+        return self._awaited
+
     def refresh(self) -> None:
         if not self._awaited and time.monotonic() - self._read_at < self._every_seconds:
             return
@@ -171,7 +175,8 @@ def build_broker(settings: BrokerSettings, clock: Clock, lost_lines: Callable[[]
     meter = BrokerMeter()
     store = SealedStore(settings.secrets.store, settings.secrets.key)
     store.names()
-    keys, hot, every = result_keys(settings.results), HotCertificate(settings.tls), settings.reload_seconds
+    keys, every = result_keys(settings.results, may_come_later=True), settings.reload_seconds
+    hot = HotCertificate(settings.tls)
     state = DurableState(settings.state_file)
     verifier = ResultVerifier(keys, settings.results.issuer, settings.results.audience, DurableSequences(state))
     if settings.kubernetes is not None:

@@ -47,7 +47,7 @@ BAD_NEWS_SECONDS = -60.0
 REPORT_SECONDS = 5.0
 """So much later than statuses, since each look reads all reports."""
 LOOK_SECONDS = 0.1
-KEYS_SECONDS = 5.0
+KEYS_SECONDS, AWAITED_KEYS_SECONDS = 5.0, 1.0
 PATIENCE_SECONDS = 3.0
 """How long a new process waits for the verifier before it works with what is stored alone."""
 
@@ -56,11 +56,11 @@ class Controller:
     """One replica. `run` returns after `stop`."""
 
     def __init__(self, settings: ControllerSettings, clock: Clock) -> None:
-        """Raises the refusals of its parts: it does not start half-blind."""
+        """Raises the refusals of its parts, but not the verifier's absence: `run` waits for its keys."""
         kubeconfig = settings.kubernetes.kubeconfig
         client = KubeClient.in_cluster() if kubeconfig is None else KubeClient.from_kubeconfig(kubeconfig)
         self._identity = settings.identity or f"{socket.gethostname()}-{uuid4().hex[:8]}"
-        self._keys: CurrentKeys = result_keys(settings.results)
+        self._keys: CurrentKeys = result_keys(settings.results, may_come_later=True)
         verifier = ResultVerifier(self._keys, settings.results.issuer, settings.results.audience, InMemorySequences())
         self._book = ResultsBook(verifier, self._keys.refresh)
         self._queue: WorkQueue[Work] = WorkQueue(self._reconcile)
@@ -95,13 +95,18 @@ class Controller:
         self._stop.set()
 
     def run(self) -> None:
-        """Works until `stop`, then gives the lead back."""
+        """Waits for the verifier's keys, works until `stop`, then gives the lead back."""
         informers = self._view.informers()
         for informer in informers:
             informer.start()
         while any(informer.alive_at is None for informer in informers):
             if self._stop.wait(LOOK_SECONDS):
                 return
+        # Without keys nothing that is stored counts: who led now would take every label off.
+        while self._keys.awaited():
+            if self._stop.wait(AWAITED_KEYS_SECONDS):
+                return
+            self._keys.refresh()
         self._prime()
         leading = self._start(self._leadership.run, "leadership")
         self._threads = [

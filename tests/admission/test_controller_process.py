@@ -13,10 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
 
 from admission.controller.policy_reports import GROUP
 from tests.admission.figures import figures
 from tests.admission.scripted_api import Asked, Said, a_list, a_status, events, scripted_api
+from tests.admission.served import make_certificate, served
 from tests.admission.test_controller_work import eventually
 from tests.admission.test_policy_reports import Reports
 from tests.admission.test_settings_and_assembly import free_port
@@ -155,3 +158,25 @@ def test_a_controller_that_was_not_told_to_asks_for_no_reports(folder: Path) -> 
         eventually("it leads and scanned", scanned, 40)
         time.sleep(6)  # reports come five seconds after a scan
     assert cluster.asked_for_reports == 0
+
+
+def test_a_controller_that_starts_without_the_verifier_leads_and_writes_nothing_until_its_keys_come(
+    folder: Path,
+) -> None:
+    cluster, verifier = Cluster(), FastAPI()
+    certificate, answer = make_certificate(folder / "verifier"), PlainTextResponse("not yet", 503)
+    asked: list[int] = []
+
+    def keys() -> PlainTextResponse:
+        asked.append(1)
+        return answer
+
+    verifier.add_api_route("/jwks.json", keys)
+    with served(verifier, certificate) as address:
+        by_url = {"jwks_url": f"{address}/jwks.json", "jwks_ca_file": str(certificate.certificate)}
+        results = {"issuer": ISSUER, "audience": AUDIENCE, **by_url}
+        with a_controller(folder, cluster, results=results, policy_reports=True):
+            eventually("it asks again", lambda: len(asked) > 2, 40)
+            assert cluster.leases == {} and cluster.asked_for_reports == 0
+            answer = PlainTextResponse((folder / "results-jwks.json").read_text())
+            eventually("a report", lambda: outcomes(cluster) == [("pass", "")], 40)

@@ -322,6 +322,31 @@ def test_a_webhook_that_starts_without_the_verifier_denies_sensitive_pods_alone_
                 time.sleep(0.05)
 
 
+def test_a_broker_that_starts_without_the_verifier_releases_nothing_until_it_answers(site: Site) -> None:
+    answer = PlainTextResponse("not yet", 503)
+    app = FastAPI()
+    app.add_api_route("/jwks.json", lambda: answer)
+    with served(app, site.certificate) as verifier:
+        by_url = {"jwks_url": f"{verifier}/jwks.json", "jwks_ca_file": "tls.pem"}
+        results = {"issuer": ISSUER, "audience": AUDIENCE, **by_url}
+        settings = load_settings(BrokerSettings, site.file({**site.broker, "results": results}))
+        with (
+            served(build_broker(settings, lambda: NOW).app, site.certificate) as address,
+            httpx.Client(base_url=address, verify=trusting(site.certificate)) as client,
+        ):
+
+            def release() -> httpx.Response:
+                posted = envelope(site.ak, site.issuer.token(token_claims()), ["llm/key"])
+                return client.post("/v1/secrets/release", content=posted.model_dump_json())
+
+            assert release().json()["code"] == ReasonCode.RESULT_SIGNATURE_INVALID.value
+            answer = PlainTextResponse(json.dumps(site.verifier.jwks()))
+            deadline = time.monotonic() + 10
+            while release().status_code != 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
 def test_an_endless_key_set_is_given_up(tmp_path: Path) -> None:
     certificate = make_certificate(tmp_path)
     with served(_jwks_server(PlainTextResponse("x" * 300_000)), certificate) as address:
