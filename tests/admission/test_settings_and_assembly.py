@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -288,14 +290,31 @@ def test_keys_are_fetched_over_tls_from_the_pinned_ca_alone(tmp_path: Path) -> N
     assert _fetch_code(url, certificate) is ReasonCode.VERIFIER_UNREACHABLE
 
 
-def test_a_webhook_that_starts_without_the_verifier_denies_sensitive_pods_alone_until_it_answers(site: Site) -> None:
-    answer = PlainTextResponse("not yet", 503)
+class LateVerifier:
+    """Its keys come when `comes` is called; `results` are the settings that name it."""
+
+    def __init__(self, url: str, site: Site) -> None:
+        by_url = {"jwks_url": f"{url}/jwks.json", "jwks_ca_file": "tls.pem"}
+        self.results = {"issuer": ISSUER, "audience": AUDIENCE, **by_url}
+        self._keys = json.dumps(site.verifier.jwks())
+        self.answer = PlainTextResponse("not yet", 503)
+
+    def comes(self) -> None:
+        self.answer = PlainTextResponse(self._keys)
+
+
+@contextmanager
+def late_verifier(site: Site) -> Iterator[LateVerifier]:
     app = FastAPI()
-    app.add_api_route("/jwks.json", lambda: answer)
-    with served(app, site.certificate) as verifier:
-        by_url = {"jwks_url": f"{verifier}/jwks.json", "jwks_ca_file": "tls.pem"}
-        results = {"issuer": ISSUER, "audience": AUDIENCE, **by_url}
-        settings = load_settings(WebhookSettings, site.file({**site.settings, "results": results}))
+    with served(app, site.certificate) as url:
+        made = LateVerifier(url, site)
+        app.add_api_route("/jwks.json", lambda: made.answer)
+        yield made
+
+
+def test_a_webhook_that_starts_without_the_verifier_denies_sensitive_pods_alone_until_it_answers(site: Site) -> None:
+    with late_verifier(site) as verifier:
+        settings = load_settings(WebhookSettings, site.file({**site.settings, "results": verifier.results}))
         with (
             served(build_webhook(settings, lambda: NOW).app, site.certificate) as address,
             httpx.Client(base_url=address, verify=trusting(site.certificate)) as client,
@@ -315,7 +334,7 @@ def test_a_webhook_that_starts_without_the_verifier_denies_sensitive_pods_alone_
             }
             assert response(a_review(ordinary, namespace="elsewhere"))["allowed"] is True
 
-            answer = PlainTextResponse(json.dumps(site.verifier.jwks()))
+            verifier.comes()
             deadline = time.monotonic() + 10
             while not response(a_review(BINDING, sub="binding"))["allowed"]:
                 assert time.monotonic() < deadline
@@ -323,13 +342,8 @@ def test_a_webhook_that_starts_without_the_verifier_denies_sensitive_pods_alone_
 
 
 def test_a_broker_that_starts_without_the_verifier_releases_nothing_until_it_answers(site: Site) -> None:
-    answer = PlainTextResponse("not yet", 503)
-    app = FastAPI()
-    app.add_api_route("/jwks.json", lambda: answer)
-    with served(app, site.certificate) as verifier:
-        by_url = {"jwks_url": f"{verifier}/jwks.json", "jwks_ca_file": "tls.pem"}
-        results = {"issuer": ISSUER, "audience": AUDIENCE, **by_url}
-        settings = load_settings(BrokerSettings, site.file({**site.broker, "results": results}))
+    with late_verifier(site) as verifier:
+        settings = load_settings(BrokerSettings, site.file({**site.broker, "results": verifier.results}))
         with (
             served(build_broker(settings, lambda: NOW).app, site.certificate) as address,
             httpx.Client(base_url=address, verify=trusting(site.certificate)) as client,
@@ -340,7 +354,7 @@ def test_a_broker_that_starts_without_the_verifier_releases_nothing_until_it_ans
                 return client.post("/v1/secrets/release", content=posted.model_dump_json())
 
             assert release().json()["code"] == ReasonCode.RESULT_SIGNATURE_INVALID.value
-            answer = PlainTextResponse(json.dumps(site.verifier.jwks()))
+            verifier.comes()
             deadline = time.monotonic() + 10
             while release().status_code != 200:
                 assert time.monotonic() < deadline
