@@ -8,6 +8,7 @@ from tests.e2e.client import Answer, Client
 
 OURS = "/apis/nodewarden.dev/v1alpha1"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+FLOW_CONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
 LABEL = "nodewarden.node-restriction.kubernetes.io/verified"
 
 

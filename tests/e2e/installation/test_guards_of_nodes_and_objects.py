@@ -12,7 +12,7 @@ import pytest
 from tests.deploy.rendered import installed
 from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane, fake_node
-from tests.e2e.installation.guards import LABEL, OURS, REGISTRATION, denied_by, patched
+from tests.e2e.installation.guards import FLOW_CONTROL, LABEL, OURS, REGISTRATION, denied_by, patched
 
 
 @pytest.fixture
@@ -118,6 +118,28 @@ def test_nobody_else_renews_the_lease_of_results(bare: ControlPlane, controller:
     assert denied_by(bare.admin.delete(f"{path}/nodewarden-results"), "nodewarden-lease")
     assert denied_by(bare.admin.delete(path), "nodewarden-lease")
     assert bare.admin.create(path, {"metadata": {"name": "another"}}).accepted
+
+
+@pytest.mark.parametrize("plural", ["flowschemas", "prioritylevelconfigurations"])
+def test_our_seats_at_the_api_server_are_changed_only_by_breaking_the_glass(
+    bare: ControlPlane, breaker: Client, plural: str
+) -> None:
+    path = f"{FLOW_CONTROL}/{plural}"
+    changes: dict[str, dict[str, Any]] = {
+        "flowschemas": {"matchingPrecedence": 9999},
+        "prioritylevelconfigurations": {"limited": {"nominalConcurrencyShares": 0}},
+    }
+    weaker = changes[plural]
+    for name in ("nodewarden-leases", "nodewarden-controller"):
+        before = bare.admin.must_get(f"{path}/{name}")
+        assert denied_by(bare.admin.patch(f"{path}/{name}", {"spec": weaker}), "nodewarden-flow-control")
+        assert denied_by(bare.admin.delete(f"{path}/{name}"), "nodewarden-flow-control")
+        assert bare.admin.patch(f"{path}/{name}", {"metadata": {"annotations": {"example.org/x": "1"}}}).accepted
+        assert breaker.patch(f"{path}/{name}", {"spec": weaker}).accepted
+        assert breaker.patch(f"{path}/{name}", {"spec": before["spec"]}).accepted
+    own = {"metadata": {"name": "another"}, "spec": bare.admin.must_get(f"{path}/nodewarden-webhook")["spec"]}
+    bare.admin.must_create(path, own)
+    assert bare.admin.delete(f"{path}/another").accepted
 
 
 @pytest.fixture
