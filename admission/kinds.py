@@ -1,7 +1,7 @@
 """Our own kinds of group `nodewarden.dev/v1alpha1`, read strictly: an unknown or empty field is a fault.
 
 Only what this version enforces can be written: a field that is accepted and then ignored is a promise that nobody
-keeps. A status is not read, except the result that a NodeAttestation carries: others than we may write it.
+keeps. A status is not read, except of a NodeAttestation the result that it carries, and what speaks against its node.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from admission.trust_objects import (
+    HOST_ACCESS,
+    LABELLED,
     UNGOVERNED_NAMESPACES,
     Access,
     EnforcementAction,
@@ -37,6 +39,7 @@ from verifier.wire.result import Verdict
 API_VERSION = "nodewarden.dev/v1alpha1"
 MAX_EVIDENCE_AGE_SECONDS = 600
 """A result lives at most ten minutes, so a longer age would promise what no result can hold."""
+MAX_SHOWN_CHARACTERS = 256
 MAX_SECRET_TTL_SECONDS = 24 * 3600
 MAX_SILENCE_SECONDS = 24 * 3600
 """The longest `maxUnverified`: a verifier that is silent for a day is no outage, it is no verifier."""
@@ -156,10 +159,19 @@ class _AttestationSpec(_Strict):
     node_uid: Annotated[str, Field(alias="nodeUID", min_length=1, max_length=128)]
 
 
+class _Condition(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
 class _AttestationStatus(BaseModel):
-    # The rest of a status is for people. Only the signed result counts, and no decision reads anything beside it.
+    # The rest of a status is for people. Only the signed result speaks for a node; one condition can speak against it.
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
     result: Annotated[str, Field(min_length=1, max_length=64 * 1024)]
+    conditions: Annotated[list[_Condition], Field(max_length=16)] = []
 
 
 class _Metadata(BaseModel):
@@ -298,7 +310,11 @@ def parse_attestation(fields: Mapping[str, Any], where: str) -> NodeAttestation:
     manifest = _validated(_Attestation, fields, where)
     if manifest.metadata.name != manifest.spec.node_name:
         raise _invalid(where, "metadata.name", manifest.metadata.name, f"the node's name {manifest.spec.node_name}")
-    return NodeAttestation(manifest.spec.node_name, manifest.spec.node_uid, manifest.status.result)
+    against = [
+        each.message for each in manifest.status.conditions if (each.type, each.reason) == (LABELLED, HOST_ACCESS)
+    ]
+    host_access = against[0][:MAX_SHOWN_CHARACTERS] if against else None
+    return NodeAttestation(manifest.spec.node_name, manifest.spec.node_uid, manifest.status.result, host_access)
 
 
 def attestation_manifest(node_name: str, node_uid: str, result: str) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class ResultReader:
             if known is not None and known[0] == attestation:
                 return known[1]
             result = self._verifier.verify(attestation.claimed_result)
+            attestation.require_no_host_access()
             if (result.node_name, result.kubernetes_node_uid) != (name, attestation.node_uid):
                 seen = f"{result.node_name} {result.kubernetes_node_uid}"
                 wanted = f"{name} {attestation.node_uid}"

@@ -207,6 +207,7 @@ class ManifestClusterView:
         try:
             known = self._verified.get(attestation.claimed_result)
             result = self._verifier.verify(attestation.claimed_result) if known is None else known
+            attestation.require_no_host_access()
         except Refusal as refusal:
             self._untold = self._untold or isinstance(refusal, Unavailable)
             self._tell(refusal.failure)

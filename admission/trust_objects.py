@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from admission.versions import Version
+from verifier.wire.codes import ReasonCode
+from verifier.wire.failures import Rejection
 from verifier.wire.result import Verdict
 
 API_VERSION = "nodewarden.dev/v1alpha1"
@@ -28,6 +30,8 @@ CONTROLLER_USER = "system:serviceaccount:nodewarden-system:nodewarden-controller
 UNGOVERNED_NAMESPACES = frozenset(
     {"kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE, "nodewarden-attester"}
 )
+LABELLED, HOST_ACCESS = "Labelled", "HostAccess"
+"""Type and reason of a NodeAttestation's condition: the node passes, and runs pods that could act upon it."""
 MIN_BASELINE_ANNOTATION = "nodewarden.dev/min-baseline"
 
 MAX_IMAGE_CHARACTERS = 1024
@@ -123,6 +127,15 @@ class NodeAttestation:
     node_name: str
     node_uid: str
     claimed_result: str
+    host_access: str | None = None
+    """Why the controller does not label the node although it passes. It can only deny: a controller that lies about it
+    takes a node away, and gives none."""
+
+    def require_no_host_access(self) -> None:
+        """No pod runs there that could act upon the node. Raises Rejection `node-runs-intruder`."""
+        if self.host_access is not None:
+            where, wanted = f"nodes.{self.node_name}.pods", "no pod with host access"
+            raise Rejection(ReasonCode.NODE_RUNS_INTRUDER, where, self.host_access, wanted)
 
 
 def image_reference(image: str) -> str | None:

@@ -1,7 +1,8 @@
 """The NodeAttestation of a node: what is in it, and when it is written again. Pure.
 
-Webhook and broker take nothing but the signed result from it. The rest is for people, and two facts are for us, which a
-controller that takes over must know: since when the node does not pass, and which policies it lost.
+Webhook and broker take the signed result from it, and that the node runs pods with host access, which can only deny.
+The rest is for people, and two facts are for us, which a controller that takes over must know: since when the node does
+not pass, and which policies it lost.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from typing import Any
 from admission.controller.conditions import condition, condition_reason, condition_since
 from admission.controller.results_book import Entry
 from admission.controller.standing import NodeStanding
-from admission.trust_objects import API_VERSION
+from admission.trust_objects import API_VERSION, HOST_ACCESS, LABELLED
 from verifier.wire.failures import Failure
 from verifier.wire.result import AttestationResult
 
 VERIFIED = "Verified"
-LABELLED = "Labelled"
 LOST = "PoliciesLost"
 """Its message is the names of the policies, with commas between them, and nothing else."""
 MAX_SHOWN = 8
@@ -90,7 +90,7 @@ def _labelled(standing: NodeStanding, before: Mapping[str, Any], now: int) -> di
         return condition(before, LABELLED, "True", "Attested", "the node's labels say so", now)
     if standing.passed:
         pods = ", ".join(standing.intruders[:MAX_SHOWN])
-        return condition(before, LABELLED, "False", "HostAccess", f"runs pods that could act upon it: {pods}", now)
+        return condition(before, LABELLED, "False", HOST_ACCESS, f"runs pods that could act upon it: {pods}", now)
     return condition(before, LABELLED, "False", "NotVerified", "holds no policy", now)
 
 

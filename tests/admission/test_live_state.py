@@ -254,3 +254,18 @@ def test_a_result_by_a_key_that_was_withdrawn_is_not_remembered(key_id: str) -> 
     with pytest.raises(Rejection) as caught:
         reader(fields)
     assert caught.value.code is ReasonCode.RESULT_SIGNATURE_INVALID
+
+
+def test_a_node_that_runs_pods_with_host_access_takes_no_pod_until_they_are_gone() -> None:
+    signer = Signer()
+    reader = live_view.ResultReader(
+        ResultVerifier(signer.key_set, ISSUER, AUDIENCE, InMemorySequences()), lambda _: None
+    )
+    fields = attestation_manifest(NODE, NODE_UID, signer.result(a_result()))
+    assert reader(fields) == a_result()
+    against = {"type": "Labelled", "status": "False", "reason": "HostAccess", "message": "runs ml/root"}
+    for _ in range(2):
+        with pytest.raises(Rejection) as caught:
+            reader({**fields, "status": {**fields["status"], "conditions": [against]}})
+        assert caught.value.code is ReasonCode.NODE_RUNS_INTRUDER
+    assert reader(fields) == a_result()

@@ -471,6 +471,18 @@ def test_a_hostile_result_denies_its_own_node_alone(directory: Directory, header
     assert bad.code is ReasonCode.RESULT_MALFORMED
 
 
+def test_a_node_whose_attestation_says_that_it_runs_pods_with_host_access_is_denied(directory: Directory) -> None:
+    directory.attest(a_result(sequence=NOW * 1000 + 1))
+    directory.view.reload_if_changed()
+    assert directory.result == a_result(sequence=NOW * 1000 + 1)
+    fields = attestation_manifest(NODE, NODE_UID, directory.token(a_result(sequence=NOW * 1000 + 2)))
+    against = {"type": "Labelled", "status": "False", "reason": "HostAccess", "message": "runs ml/root"}
+    fields["status"]["conditions"] = [against]
+    directory.write("attestation.yaml", yaml.safe_dump(fields))
+    directory.view.reload_if_changed()
+    assert getattr(directory.result, "code", None) is ReasonCode.NODE_RUNS_INTRUDER
+
+
 def test_what_no_library_foresaw_denies_its_own_node_alone(
     directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

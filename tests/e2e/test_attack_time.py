@@ -124,6 +124,23 @@ def test_an_older_result_of_the_same_node_is_not_taken_again(
         assert not is_labelled(plane.admin, "fake-10")
 
 
+def test_a_verified_node_that_runs_a_pod_with_host_access_takes_no_pod_until_that_is_gone(
+    system: System, waiting: Governed, tenant: Client, tmp_path: Path
+) -> None:
+    plane, node = system.plane, "fake-13"
+    with (
+        spare_machine(system, tmp_path / "m", node),
+        plane.as_user("somebody", "system:masters", "nodewarden:break-glass") as person,
+    ):
+        wait_until("the node would do", lambda: answer_to_binding(tenant, waiting, node).accepted, 10)
+        person.must_create(pods_path("default"), a_pod("root", "registry.example/tool:1", hostPID=True, nodeName=node))
+        wait_until("the label is gone", lambda: not is_labelled(plane.admin, node), 5)
+        why = ReasonCode.NODE_RUNS_INTRUDER
+        wait_until("by hand it is denied too", lambda: bind(tenant, waiting, node).denies(why), 5)
+        person.delete(pods_path("default", "root"), grace_seconds=0)
+        wait_until("the node would do again", lambda: answer_to_binding(tenant, waiting, node).accepted, 20)
+
+
 def claims_of(result: str) -> dict[str, Any]:
     """What a result says, unverified."""
     found: dict[str, Any] = jwt.decode(result, options={"verify_signature": False})
