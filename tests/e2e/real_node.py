@@ -32,6 +32,8 @@ CNI_FOLDER = Path("/usr/lib/cni")
 RUNC = Path("/usr/sbin/runc")
 PROGRAMS = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "secrets-store-csi", "csi-crds")
 DRIVER = "secrets-store.csi.k8s.io"
+ROTATION_SECONDS = 2
+"""How often the driver asks again for what is mounted; two minutes unless it is told otherwise."""
 CLUSTER_DOMAIN = "cluster.local"
 PAUSE_IMAGE = "docker.io/local/pause:1"
 APP_IMAGE = "docker.io/local/app:1"
@@ -237,6 +239,10 @@ class _Node:
             f"--kubeconfig={self._plane.kubeconfigs['admin']}",
             f"--provider-volume={self._folder}/providers",
             "--metrics-addr=127.0.0.1:0",
+            "--enable-secret-rotation",
+            f"--rotation-poll-interval={ROTATION_SECONDS}s",
+            # The rotation's own client knows no flag for it.
+            environment={**self._environment, "KUBECONFIG": str(self._plane.kubeconfigs["admin"])},
         )
         wait_until("the CSI driver listens", socket.exists, 30, self._programs.require_running)
 
