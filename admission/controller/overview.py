@@ -7,6 +7,7 @@ from typing import Any
 
 from admission.clock import Clock
 from admission.controller.eviction import LOST_EVENT
+from admission.controller.judged import JudgedState
 from admission.controller.lease_status import secrets_released
 from admission.controller.node_set import NAME, node_set, node_set_object
 from admission.controller.scan import WorkloadScan, policy_status, scan_workload, workload_status
@@ -37,7 +38,7 @@ class Overview:
             self._pods.pop(name, None)
             return None
         now = self._clock()
-        scan = scan_workload(self._view, kept.value, self._view.pods.values(), now)
+        scan = scan_workload(JudgedState(self._view, now), kept.value, self._view.pods.values(), now)
         self._pods[name] = scan
         passed = frozenset(policy for standing in self._standings(now) for policy in standing.labelled)
         policies = {policy.name: policy.name in passed for policy in self._view.all_policies()}

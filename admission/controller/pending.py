@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from admission.controller.judged import intruder_failure
 from admission.controller.observed import ObservedPod
 from admission.controller.view import ControllerView
 from admission.controller.writer import Writer
@@ -101,8 +102,7 @@ class PendingPods:
             ]
             intruders = self._view.intruders(name)
             if not failures and intruders:
-                where = f"nodes.{name}.pods"
-                failures = [Failure(ReasonCode.NODE_RUNS_INTRUDER, where, intruders[0], "no pod with host access")]
+                failures = [intruder_failure(name, intruders)]
             yield name, tuple(failures)
 
 

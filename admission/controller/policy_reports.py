@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from admission.clock import Clock
+from admission.controller.judged import JudgedState
 from admission.controller.policy_results import API_VERSION, NAME, Result, is_ours, pod_results, report, stands
 from admission.controller.view import ControllerView
 from admission.controller.writer import Writer
@@ -75,9 +76,10 @@ class PolicyReports:
 
     def _results(self) -> dict[str, list[Result]]:
         now = self._clock()
+        state = JudgedState(self._view, now)
         found: dict[str, list[Result]] = {}
         for observed in self._view.pods.values():
-            results = pod_results(self._view, observed.pod, now)
+            results = pod_results(state, observed.pod, now)
             if results:
                 found.setdefault(observed.pod.namespace, []).extend(results)
         return found

@@ -6,16 +6,22 @@ from typing import Any
 
 import pytest
 
+from admission.controller.judged import JudgedState
 from admission.controller.loss import fate_of
 from admission.controller.observed import ObservedPod
+from admission.controller.overview import Overview
+from admission.controller.policy_reports import PolicyReports
 from admission.controller.policy_results import pod_results
 from admission.controller.scan import scan_workload
+from admission.controller.view import OURS
 from admission.decision import BindingRequest, Deny, decide_binding
+from admission.kinds import attestation_manifest, parse_attestation
 from admission.pod_rules import govern
-from admission.trust_objects import MIN_BASELINE_ANNOTATION
-from tests.admission.world import NODE, NOW, POD_UID, a_cluster, a_node, a_pod, a_policy, a_result, a_workload
+from admission.trust_objects import MIN_BASELINE_ANNOTATION, NodeAttestation
+from tests.admission.test_controller_reconcile import BAD, World
+from tests.admission.world import NODE, NODE_UID, NOW, POD_UID, a_cluster, a_node, a_pod, a_policy, a_result, a_workload
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Failure
+from verifier.wire.failures import Failure, Rejection
 from verifier.wire.result import BaselineRef, Verdict
 
 CODES = {code.value: code for code in ReasonCode}
@@ -92,3 +98,47 @@ def test_a_pod_with_a_floor_of_its_own_ends_with_its_node_as_any_other() -> None
     silent = fate("h200-prod@4.2.0", NOW, result=Failure(ReasonCode.RESULT_MISSING, "nodes"))
     assert silent.ending is not None
     assert silent.ending.cause == "silent"
+
+
+# --- a node that passes, and runs a pod that could act upon it ---
+
+
+@pytest.fixture
+def intruded() -> World:
+    world = World()
+    world.put_pod(ObservedPod(a_pod(name="root", namespace="x", node_name=NODE), ("hostPID",), None))
+    return world
+
+
+def told(world: World) -> NodeAttestation:
+    """The NodeAttestation of the node as the controller writes it now, and as webhook and broker read it."""
+    world.nodes.reconcile(NODE)
+    status = [body for method, path, body in world.api.requests if path.endswith(f"/{NODE}/status")][-1]["status"]
+    stored = {**attestation_manifest(NODE, NODE_UID, status["result"]), "status": status}
+    return parse_attestation(stored, "told")
+
+
+def test_what_the_webhook_denies_for_an_intruder_is_shown_as_a_violation_and_reported(intruded: World) -> None:
+    with pytest.raises(Rejection) as denied:
+        told(intruded).require_no_host_access()
+    pod = a_pod(node_name=NODE)
+    state = JudgedState(intruded.view, NOW)
+    assert {denied.value.code} == status_codes(state, pod) == report_codes(state, pod)
+    assert denied.value.code is ReasonCode.NODE_RUNS_INTRUDER
+    assert not [path for _, path in intruded.api.asked() if "/pods/" in path]
+
+
+def test_statuses_and_reports_are_of_the_state_in_which_the_webhook_denies(intruded: World) -> None:
+    Overview(intruded.view, intruded.writer, lambda: NOW).workload("llm")
+    status = intruded.body_of(f"{OURS}/sensitiveworkloads/llm/status")["status"]
+    assert status["pods"] == {"verified": 0, "gated": 0, "violating": 1}
+    reports = PolicyReports(intruded.view, intruded.view.nodes._client, intruded.writer, lambda: NOW)
+    [one] = reports._results()["ml"]
+    assert (one["result"], one["properties"]["codes"]) == ("fail", ReasonCode.NODE_RUNS_INTRUDER.value)
+
+
+def test_of_a_node_that_fell_the_verdict_is_told_and_not_its_intruder(intruded: World) -> None:
+    intruded.take(**BAD)
+    state, pod = JudgedState(intruded.view, NOW), a_pod(node_name=NODE)
+    told(intruded).require_no_host_access()
+    assert status_codes(state, pod) == report_codes(state, pod) == {ReasonCode.NODE_NOT_VERIFIED}
