@@ -58,11 +58,14 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_a_thousand_leases_are_ordered_beside_the_caller_each_once() -> None:
-    leases = Leases(1000, lambda: time.sleep(0.001))
+    answers = threading.Event()
+    leases = Leases(1000, lambda: answers.wait(60))
     began = time.monotonic()
     assert leases.revoke() == (1000, [])
-    assert time.monotonic() - began < 0.5
+    # Not a single one is answered: whoever waited for one would wait for a minute.
+    assert time.monotonic() - began < 30
     assert leases.revoke() == (1000, [])
+    answers.set()
     eventually(lambda: len(leases.written()) >= 1000)
     assert leases.revoke() == (1000, [])
     time.sleep(0.05)
@@ -75,7 +78,7 @@ def test_a_server_that_does_not_answer_holds_up_nobody() -> None:
     began = time.monotonic()
     for _ in range(5):
         assert leases.revoke() == (20, [])
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 5
     answers.set()
     eventually(lambda: len(leases.written()) == 20)
 
