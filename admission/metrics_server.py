@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from admission.protocol import bounded_protocol
-from admission.server import bound_socket
+from admission.connections import AskingConnections
+from admission.protocol import answering
 from admission.settings import Listen
+from edges.listening import listening_sockets
+from edges.server import BoundedServer, http_config
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 MAX_CONNECTIONS = 16
@@ -39,23 +40,15 @@ def serving(app: ASGIApp, listen: Listen, name: str) -> Iterator[int]:
     Attack: connections that ask nothing, or slowly: there are few, they have their time, and the longest idle goes.
     Raises Unavailable `address-unavailable`.
     """
-    listening = bound_socket(listen)
-    config = uvicorn.Config(
-        app,
-        http=bounded_protocol(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS),
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening],), name=name, daemon=True)
+    listening = listening_sockets(listen.host, listen.port)
+    connections = AskingConnections(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS)
+    config = http_config(app, answering({}), connections, lifespan="off", timeout_graceful_shutdown=1)
+    port = listening[0].getsockname()[1]
+    server = BoundedServer(config, listening)
+    thread = threading.Thread(target=server.run, name=name, daemon=True)
     thread.start()
     try:
-        yield listening.getsockname()[1]
+        yield port
     finally:
         server.should_exit = True
         thread.join(STOP_SECONDS)

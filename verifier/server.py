@@ -7,9 +7,8 @@ import gc
 import logging
 import signal
 import socket
-import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +18,16 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic_core import to_json
 
-from edges.private_files import read_private
+from edges.listening import listening_sockets
+from edges.open_files import fit_to_files
+from edges.private_files import require_private
+from edges.server import BoundedServer, http_config, over_tls
 from verifier.administration import Administration
 from verifier.api.app import build_app
+from verifier.api.connections import NodeConnections
 from verifier.api.endpoint import Guards
-from verifier.api.event_loop import fit_to_files
 from verifier.api.limits import RateLimiter
-from verifier.api.protocol import bounded_protocol
+from verifier.api.protocol import NodeProtocol
 from verifier.api.routes import Parts
 from verifier.api.stream import Commits
 from verifier.audit_log import chain_once
@@ -34,7 +36,6 @@ from verifier.clock import Clock, SystemClock
 from verifier.cluster_tokens import NodeTokens
 from verifier.endorsement_files import load_endorsements
 from verifier.enrolment_service import EnrolmentService
-from verifier.listening import bound_sockets
 from verifier.metrics import Metrics
 from verifier.results import ResultMaker
 from verifier.roles import load_tokens
@@ -49,7 +50,6 @@ CHAIN_SECONDS = 1.0
 PURGE_ROUNDS = 60
 """Old challenges are removed once in so many rounds of the chainer."""
 _KEEP_ALIVE_BEYOND_INTERVAL_SECONDS = 30
-_BACKLOG = 2048
 
 _log = structlog.get_logger("nodewarden.verifier")
 
@@ -127,7 +127,7 @@ def build_verifier(settings: Settings, clock: Clock) -> Verifier:
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
         task = asyncio.create_task(_background(verifier))
-        with suppress(NotImplementedError, RuntimeError):
+        with suppress(NotImplementedError, RuntimeError, ValueError):
             # Not in the main thread (tests): there is no signal to listen for.
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, verifier.reload_baselines)
         try:
@@ -183,37 +183,33 @@ def configure_logging() -> None:
     )
 
 
+def server_of(verifier: Verifier, listening: Sequence[socket.socket]) -> BoundedServer:
+    """The verifier's server on sockets that listen. Raises as `server_config`."""
+    return _Server(server_config(verifier), listening, verifier)
+
+
 def server_config(verifier: Verifier) -> uvicorn.Config:
-    """uvicorn's configuration: TLS always, one process, no header that changes who the client is."""
+    """uvicorn's configuration: TLS always.
+
+    Raises Rejection `file-mode-unsafe`, MalformedEvidence `setting-invalid`, Unavailable `file-unreadable`.
+    """
     settings = verifier.settings
     if settings.tls_certificate is not None and settings.tls_key is not None:
         certificate, key = settings.tls_certificate, settings.tls_key
-        read_private(key)
+        require_private(key)
     else:
         certificate, key = ensure_tls(settings.tls_dir, settings.tls_names, verifier.clock.now_ms() // 1000)
-    config = uvicorn.Config(
+    config = http_config(
         verifier.app,
+        NodeProtocol,
+        NodeConnections(fit_to_files(settings.max_connections)),
         host=settings.listen_host,
         port=settings.listen_port,
-        http=bounded_protocol(fit_to_files(settings.max_connections)),
-        ws="none",
-        loop="verifier.api.event_loop:ServerLoop",
         lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
         # Longer than the interval, so that a node's next evidence finds its connection open.
         timeout_keep_alive=settings.interval_seconds + _KEEP_ALIVE_BEYOND_INTERVAL_SECONDS,
-        timeout_graceful_shutdown=10,
-        ssl_certfile=str(certificate),
-        ssl_keyfile=str(key),
     )
-    config.load()
-    if config.ssl is not None:
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-        config.ssl.set_alpn_protocols(["http/1.1"])
+    over_tls(config, certificate, key)
     return config
 
 
@@ -224,9 +220,9 @@ def tune_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, verifier: Verifier) -> None:
-        super().__init__(config)
+class _Server(BoundedServer):
+    def __init__(self, config: uvicorn.Config, listening: Sequence[socket.socket], verifier: Verifier) -> None:
+        super().__init__(config, listening)
         self._verifier = verifier
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -246,18 +242,18 @@ def serve(settings: Settings) -> None:
     configure_logging()
     # uvicorn stops at SIGTERM and then raises it again: without a handler that would end us before `close`.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    sockets = bound_sockets(settings.listen_host, settings.listen_port)
-    run(build_verifier(settings, SystemClock()), sockets)
+    listening = listening_sockets(settings.listen_host, settings.listen_port)
+    run(build_verifier(settings, SystemClock()), listening)
 
 
-def run(verifier: Verifier, sockets: list[socket.socket] | None = None) -> None:
+def run(verifier: Verifier, listening: Sequence[socket.socket] = ()) -> None:
     """As `serve`, with a verifier that is built."""
     settings = verifier.settings
     tune_collector()
     try:
-        server = _Server(server_config(verifier), verifier)
-        bound = sockets or bound_sockets(settings.listen_host, settings.listen_port)
+        listening = listening or listening_sockets(settings.listen_host, settings.listen_port)
+        server = server_of(verifier, listening)
         _log.info("verifier_started", issuer=settings.issuer, host=settings.listen_host, port=settings.listen_port)
-        server.run(bound)
+        server.run()
     finally:
         verifier.close()

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from admission import protocol, server
+from admission import server
 from admission.direct import DirectApp, Route
 from admission.http_edge import service_app
 from admission.webhook import webhook_app
+from edges import http_protocol
 from tests.admission.served import Certificate, make_certificate, served, trusting
 from tests.admission.test_webhook import BINDING, POD, a_review
 from tests.admission.world import NOW, a_cluster
@@ -267,7 +268,7 @@ def test_a_quiet_connection_is_closed_in_time_and_one_that_asks_is_kept(
 def test_after_an_answer_the_next_request_must_come_whole_in_time(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(http_protocol, "REQUEST_SECONDS", 0.3)
     with connected(webhook_app(a_cluster, lambda: None, 60, lambda: NOW), certificate) as connection:
         for _ in range(2):
             connection.sendall(a_request())

@@ -8,23 +8,25 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.requests import Request
-from starlette.types import Message
+from starlette.types import ASGIApp, Message
 
-from admission import http_edge, protocol, server
+from admission import http_edge, server
 from admission.http_edge import BodyBudget, read_body, service_app
 from admission.review import MAX_REVIEW_BYTES
 from admission.server import server_of
 from admission.serving_certificate import HotCertificate
 from admission.settings import Listen, Tls
 from admission.webhook import webhook_app
+from edges import door, http_protocol
 from tests.admission.served import Certificate, make_certificate, served, serving, trusting
+from tests.admission.test_broker import World
 from tests.admission.test_settings_and_assembly import Site, free_port
 from tests.admission.world import NOW, a_cluster
 from verifier.wire.codes import ReasonCode
@@ -80,6 +82,30 @@ def test_a_full_house_makes_room_for_who_comes_and_keeps_who_asked(
         assert first._transport._pool.connections[0]._connection._request_count == 2  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("said", [b"", bytes.fromhex("16030100c8010000c40303")])
+@pytest.mark.parametrize("part", ["webhook", "broker"])
+def test_hundreds_who_never_end_a_handshake_keep_neither_webhook_nor_broker_from_who_comes(
+    tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch, part: str, said: bytes
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 100)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS_PER_ADDRESS", 40)
+    apps: dict[str, Callable[[], ASGIApp]] = {
+        "webhook": lambda: webhook_app(a_cluster, lambda: None, 60, lambda: NOW),
+        "broker": lambda: World(tmp_path).app,
+    }
+    with served(apps[part](), certificate) as address, ExitStack() as held:
+        port = int(address.rpartition(":")[2])
+        for number in range(400):
+            source = (f"127.0.0.{2 + number % 50}", 0)
+            stranger = held.enter_context(socket.create_connection(("127.0.0.1", port), 10, source))
+            stranger.sendall(said)
+            if number % 100 == 99:
+                began = time.monotonic()
+                assert healthy(address, certificate)
+                # An API server waits ten seconds, and by our chart fewer.
+                assert time.monotonic() - began < 3
+
+
 def closed_after(connection: socket.socket) -> float:
     began = time.monotonic()
     connection.settimeout(5)
@@ -95,7 +121,7 @@ def closed_after(connection: socket.socket) -> float:
 def test_a_connection_that_asks_nothing_is_closed(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(http_protocol, "REQUEST_SECONDS", 0.3)
     with open_service(certificate) as address, connect(address, certificate) as connection:
         if sent:
             connection.sendall(sent)
@@ -113,7 +139,7 @@ def test_a_head_without_end_is_cut_off(certificate: Certificate) -> None:
 def test_a_handshake_that_does_not_come_is_not_waited_for(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(door, "HANDSHAKE_SECONDS", 0.3)
     with open_service(certificate) as address:
         with socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1]))) as plain:
             assert closed_after(plain) < 3

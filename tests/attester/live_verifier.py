@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import ssl
 import threading
 import time
@@ -16,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from structlog.testing import capture_logs
 
+from edges.listening import listening_sockets
 from nodewarden_demo.software_tpm import LocalCa
 from tests.attester.machine import VERIFIER_ID
 from tests.forge.baselines import document
 from verifier.clock import SystemClock
 from verifier.roles import Role, create_tokens
-from verifier.server import Verifier, build_verifier, server_config
+from verifier.server import Verifier, build_verifier, server_of
 from verifier.settings import Settings
 from verifier.wire.messages import format_time
 
@@ -96,29 +95,24 @@ def serving(directory: Path, ca: LocalCa, **changes: Any) -> Iterator[LiveVerifi
         **changes,
     )
     verifier = build_verifier(settings, SystemClock())
-    config = server_config(verifier)
-    # uvloop refuses signal handlers outside the main thread with another exception than the standard loop.
-    config.loop = "asyncio"
-    server = uvicorn.Server(config)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        # Captured: the service logs in this process, where commands under test print.
-        with capture_logs():
-            thread.start()
-            try:
-                deadline = time.monotonic() + 20
-                while not server.started and thread.is_alive() and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                assert server.started
-                url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-                token = (directory / "operator.token").read_text().strip()
-                loop = server.servers[0].get_loop()
-                yield LiveVerifier(url, directory / "tls/ca.pem", verifier, token, loop)
-                # As the real server does when it stops.
-                loop.call_soon_threadsafe(verifier.let_go)
-            finally:
-                server.should_exit = True
-                thread.join(20)
-                verifier.close()
+    (listener,) = listening_sockets("127.0.0.1", 0)
+    server = server_of(verifier, [listener])
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    thread = threading.Thread(target=server.run)
+    # Captured: the service logs in this process, where commands under test print.
+    with capture_logs():
+        thread.start()
+        try:
+            deadline = time.monotonic() + 20
+            while not server.started and thread.is_alive() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert server.started
+            token = (directory / "operator.token").read_text().strip()
+            loop = server.servers[0].get_loop()
+            yield LiveVerifier(url, directory / "tls/ca.pem", verifier, token, loop)
+            # As the real server does when it stops.
+            loop.call_soon_threadsafe(verifier.let_go)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            verifier.close()

@@ -19,11 +19,11 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from edges.http_protocol import MAX_HEAD_BYTES
 from tests.forge import baselines
 from tests.verifier import fleet
 from verifier import node_commands
 from verifier.admin_client import AdminClient
-from verifier.api import protocol
 from verifier.audit_commands import audit_app
 from verifier.commands import verifier_app
 from verifier.first_start import initialise
@@ -209,7 +209,7 @@ def test_the_stream_is_open_to_machines_over_tls(served: Served) -> None:
 def test_a_client_that_trickles_is_cut_off_and_others_are_served(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text("import verifier.api.protocol as p\np.REQUEST_SECONDS = 1\n")
+    (site / "sitecustomize.py").write_text("import edges.http_protocol as p\np.REQUEST_SECONDS = 1\n")
     path = os.pathsep.join([str(site), str(ROOT)])
     with serving(tmp_path / "v", PYTHONPATH=path) as served:
         starts = (
@@ -237,7 +237,7 @@ def test_headers_without_end_are_cut_off(served: Served) -> None:
                 connection.sendall(b"x: " + b"y" * 4096 + b"\r\n")
                 time.sleep(0.01)
             assert connection.recv(1) == b""
-    assert protocol.MAX_HEAD_BYTES < 8 * 4096
+    assert MAX_HEAD_BYTES < 8 * 4096
 
 
 def test_a_stopped_server_has_ended_cleanly_and_its_log_is_json(tmp_path: Path) -> None:

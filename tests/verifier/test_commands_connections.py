@@ -10,6 +10,8 @@ import ssl
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.verifier.test_commands import ROOT, serving
 
 
@@ -44,6 +46,28 @@ def test_idle_strangers_of_one_address_do_not_keep_others_out(tmp_path: Path) ->
                 assert strangers[0].recv(1) == b""
 
 
+@pytest.mark.parametrize("said", [b"", bytes.fromhex("16030100c8010000c40303")])
+def test_hundreds_who_never_end_a_handshake_cost_few_files_and_keep_no_node_out(tmp_path: Path, said: bytes) -> None:
+    with serving(tmp_path / "v", "max_connections: 100\nanonymous_requests_per_minute: 1000\n") as served:
+        token = (served.directory / "tokens/viewer.token").read_text().strip()
+        files = Path(f"/proc/{served.process.pid}/fd")
+        before = len(list(files.iterdir()))
+        with served.connect() as known, contextlib.ExitStack() as held:
+            assert _ask(known, "/v1/nodes", token) == b"HTTP/1.1 200 OK"
+            for number in range(400):
+                source = (f"127.0.0.{2 + number % 50}", 0)
+                stranger = held.enter_context(socket.create_connection(("127.0.0.1", served.port), 10, source))
+                stranger.sendall(said)
+                if number % 100 == 99:
+                    began = time.monotonic()
+                    with served.connect() as honest:
+                        assert _ask(honest, "/healthz") == b"HTTP/1.1 200 OK"
+                    assert time.monotonic() - began < 3
+            # Some may be closed already and not yet cleared away.
+            assert len(list(files.iterdir())) <= before + 120
+            assert _ask(known, "/v1/nodes", token) == b"HTTP/1.1 200 OK"
+
+
 def test_a_stop_does_not_wait_for_nodes_that_sleep(tmp_path: Path) -> None:
     with serving(tmp_path / "v") as served, served.connect() as node:
         token = (served.directory / "tokens/viewer.token").read_text().strip()
@@ -58,7 +82,7 @@ def test_a_stop_does_not_wait_for_nodes_that_sleep(tmp_path: Path) -> None:
 def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text("import verifier.api.event_loop as e\ne.HANDSHAKE_SECONDS = 1\n")
+    (site / "sitecustomize.py").write_text("import edges.door as d\nd.HANDSHAKE_SECONDS = 1\n")
     path = os.pathsep.join([str(site), str(ROOT)])
     with (
         serving(tmp_path / "v", PYTHONPATH=path) as served,

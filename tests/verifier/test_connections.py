@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
 
 import pytest
 
-from verifier.api import event_loop
-from verifier.api.connections import MAX_PROVEN_PENDING, MAX_PROVEN_PER_NODE, PENDING, Connections
-from verifier.api.event_loop import fit_to_files
-from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import MalformedEvidence
+from verifier.api.connections import MAX_PROVEN_PENDING, MAX_PROVEN_PER_NODE, PENDING, NodeConnections
 
 
 @dataclass(eq=False)
 class _Connection:
-    registry: Connections
+    registry: NodeConnections
     idle: bool = True
     open: bool = True
 
@@ -34,14 +29,14 @@ class _Connection:
         self.registry.held(self)
 
 
-def _opened(registry: Connections, address: str, count: int) -> list[_Connection]:
+def _opened(registry: NodeConnections, address: str, count: int) -> list[_Connection]:
     made = [_Connection(registry) for _ in range(count)]
     assert all(registry.opened(connection, address) for connection in made)
     return made
 
 
 def test_a_full_server_closes_the_oldest_idle_stranger_for_a_newcomer() -> None:
-    registry = Connections(limit=5, per_address=10)
+    registry = NodeConnections(limit=5, per_address=10)
     strangers = _opened(registry, "192.0.2.1", 5)
     strangers[0].idle = False
     _opened(registry, "192.0.2.2", 1)
@@ -49,7 +44,7 @@ def test_a_full_server_closes_the_oldest_idle_stranger_for_a_newcomer() -> None:
 
 
 def test_one_address_only_displaces_itself_until_the_server_is_full() -> None:
-    registry = Connections(limit=100, per_address=3)
+    registry = NodeConnections(limit=100, per_address=3)
     (honest,) = _opened(registry, "192.0.2.2", 1)
     strangers = _opened(registry, "192.0.2.1", 10)
     assert honest.open and [connection.open for connection in strangers] == [False] * 7 + [True] * 3
@@ -61,7 +56,7 @@ def test_one_address_only_displaces_itself_until_the_server_is_full() -> None:
 
 
 def test_a_connection_that_proved_an_ak_or_a_token_is_never_closed_for_another() -> None:
-    registry = Connections(limit=4, per_address=2)
+    registry = NodeConnections(limit=4, per_address=2)
     nodes = []
     for _ in range(3):
         nodes += _opened(registry, "192.0.2.1", 1)
@@ -75,7 +70,7 @@ def test_a_connection_that_proved_an_ak_or_a_token_is_never_closed_for_another()
 
 
 def test_a_stranger_whose_requests_are_all_being_answered_may_open_no_more() -> None:
-    registry = Connections(limit=100, per_address=2)
+    registry = NodeConnections(limit=100, per_address=2)
     for connection in _opened(registry, "192.0.2.1", 2):
         connection.idle = False
     assert not registry.opened(_Connection(registry), "192.0.2.1")
@@ -83,7 +78,7 @@ def test_a_stranger_whose_requests_are_all_being_answered_may_open_no_more() -> 
 
 
 def test_a_full_server_closes_the_oldest_held_poll_for_a_newcomer_and_idle_strangers_before_it() -> None:
-    registry = Connections(limit=4)
+    registry = NodeConnections(limit=4)
     nodes = _opened(registry, "192.0.2.1", 3)
     for node in nodes:
         node.proved()
@@ -100,7 +95,7 @@ def test_a_full_server_closes_the_oldest_held_poll_for_a_newcomer_and_idle_stran
 
 
 def test_a_node_that_proves_itself_on_more_connections_than_it_needs_loses_its_own_oldest() -> None:
-    registry = Connections(limit=MAX_PROVEN_PER_NODE + 2)
+    registry = NodeConnections(limit=MAX_PROVEN_PER_NODE + 2)
     (honest,) = _opened(registry, "192.0.2.2", 1)
     honest.proved("node-1")
     greedy = []
@@ -117,7 +112,7 @@ def test_a_node_that_proves_itself_on_more_connections_than_it_needs_loses_its_o
 def test_all_nodes_that_nobody_admitted_share_their_connections_and_holders_of_tokens_have_as_many_as_they_like() -> (
     None
 ):
-    registry = Connections(limit=2 * MAX_PROVEN_PENDING, per_address=2 * MAX_PROVEN_PENDING)
+    registry = NodeConnections(limit=2 * MAX_PROVEN_PENDING, per_address=2 * MAX_PROVEN_PENDING)
     pending, people = _opened(registry, "192.0.2.1", MAX_PROVEN_PENDING + 9), _opened(registry, "192.0.2.2", 99)
     for connection in pending:
         connection.proved(PENDING)
@@ -129,26 +124,18 @@ def test_all_nodes_that_nobody_admitted_share_their_connections_and_holders_of_t
 
 @pytest.mark.parametrize("by", [None, "node-1"])
 def test_nothing_is_kept_of_connections_that_are_gone(by: str | None) -> None:
-    registry = Connections(limit=20)
+    registry = NodeConnections(limit=20)
     for connection in _opened(registry, "192.0.2.1", 2 * MAX_PROVEN_PER_NODE):
         connection.proved(by)
         connection.held()
         if connection.open:
             registry.closed(connection)
-    kept = (registry._unproven, registry._ages, registry._held, registry._nodes, registry._node_of)
-    assert (registry._count, [dict(one) for one in kept]) == (0, [{}] * 5)
-
-
-def test_no_more_connections_are_taken_than_there_are_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [(1024, 4096)]
-    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
-    assert fit_to_files(200) == 200 and len(limits) == 1
-    assert fit_to_files(12_000) == (4096 - event_loop.SPARE_FILES) // 2
-    assert limits[-1] == (4096, 4096)
-    limits.append((600, 600))
-    with pytest.raises(MalformedEvidence) as refused:
-        fit_to_files(12_000)
-    assert refused.value.code is ReasonCode.SETTING_INVALID
-    limits.append((1024, resource.RLIM_INFINITY))
-    assert fit_to_files(12_000) == 12_000
+    kept = (
+        registry._by_network,
+        registry._silent,
+        registry._strangers,
+        registry._held,
+        registry._nodes,
+        registry._node_of,
+    )
+    assert (registry._count, [dict(one) for one in kept]) == (0, [{}] * 6)

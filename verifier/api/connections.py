@@ -1,4 +1,4 @@
-"""Who may hold how many connections: those that proved nothing share what is left, and the oldest idle one goes first.
+"""What a node's connections are worth: one that proved itself is not displaced, and each node has few.
 
 A connection has proved something once a request on it was accepted by an AK or a token. Attack: one address opens idle
 connections until no node can attest, and every verdict runs out.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-from verifier.api.limits import network_of
+from edges.connections import Connections, Evictable
 
 SCOPE_KEY = "nodewarden.connection"
 """Where a request's scope holds the connection on which it came."""
@@ -28,16 +28,8 @@ PENDING = "pending"
 MAX_PROVEN_PENDING = 512
 
 
-class Evictable(Protocol):
-    """A connection as this module sees it."""
-
-    def is_idle(self) -> bool:
-        """Whether no whole request is being answered on it."""
-        ...
-
-    def evict(self) -> None:
-        """It is closed, and `Connections.closed` called."""
-        ...
+class NodeConnection(Evictable, Protocol):
+    """A connection as a request's scope holds it."""
 
     def proved(self, by: str | None) -> None:
         """A request on it was accepted by a token (None), or by the AK of a node: its id, or `PENDING`."""
@@ -48,42 +40,21 @@ class Evictable(Protocol):
         ...
 
 
-class Connections:
-    """All connections of one server."""
+class NodeConnections(Connections):
+    """All connections of the verifier: who proved nothing shares what is left, and the oldest idle one goes first."""
 
     def __init__(self, limit: int, per_address: int = MAX_UNPROVEN_PER_ADDRESS) -> None:
-        self._limit = limit
-        self._per_address = per_address
-        self._count = 0
-        self._unproven: dict[str, OrderedDict[Evictable, None]] = {}
-        self._ages: OrderedDict[Evictable, str] = OrderedDict()
+        super().__init__(limit, per_address)
         self._held: OrderedDict[Evictable, None] = OrderedDict()
         self._nodes: dict[str, OrderedDict[Evictable, None]] = {}
         self._node_of: dict[Evictable, str] = {}
 
-    def opened(self, connection: Evictable, address: str) -> bool:
-        """Whether the connection may stay; room is made for it by closing the oldest idle one that proved nothing.
-
-        First among its own address's, where those are too many; else, where the server is full, among all, and then
-        the oldest that is held.
-        """
-        network = network_of(address)
-        own = self._unproven.get(network)
-        if own is not None and len(own) >= self._per_address and not _evict_oldest(own):
-            return False
-        if self._count >= self._limit and not _evict_oldest(self._ages) and not self._evict_held():
-            return False
-        self._count += 1
-        self._ages[connection] = network
-        self._unproven.setdefault(network, OrderedDict())[connection] = None
-        return True
-
     def proved(self, connection: Evictable, by: str | None) -> None:
         """An AK or a token spoke on this connection, for the first time: only its own client, or silence, closes it.
 
-        `by` as in `Evictable.proved`; where a node has too many now, the one that it has had longest is closed.
+        `by` as in `NodeConnection.proved`; where a node has too many now, the one that it has had longest is closed.
         """
-        self._known(connection)
+        self._forget(connection)
         if by is None:
             return
         own = self._nodes.setdefault(by, OrderedDict())
@@ -91,14 +62,6 @@ class Connections:
         self._node_of[connection] = by
         if len(own) > (MAX_PROVEN_PENDING if by == PENDING else MAX_PROVEN_PER_NODE):
             next(iter(own)).evict()
-
-    def _known(self, connection: Evictable) -> None:
-        network = self._ages.pop(connection, None)
-        if network is not None:
-            own = self._unproven[network]
-            del own[connection]
-            if not own:
-                del self._unproven[network]
 
     def held(self, connection: Evictable) -> None:
         """A long poll is being held on this connection, until `released`."""
@@ -110,7 +73,7 @@ class Connections:
 
     def closed(self, connection: Evictable) -> None:
         """A connection that was `opened` is no more."""
-        self._known(connection)
+        super().closed(connection)
         self.released(connection)
         node = self._node_of.pop(connection, None)
         if node is not None:
@@ -118,18 +81,9 @@ class Connections:
             del own[connection]
             if not own:
                 del self._nodes[node]
-        self._count -= 1
 
-    def _evict_held(self) -> bool:
+    def _evict_known(self) -> bool:
         for connection in self._held:
             connection.evict()
             return True
         return False
-
-
-def _evict_oldest(candidates: OrderedDict[Evictable, None] | OrderedDict[Evictable, str]) -> bool:
-    for connection in candidates:
-        if connection.is_idle():
-            connection.evict()
-            return True
-    return False

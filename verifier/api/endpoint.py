@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import structlog
 
 from verifier.api.body import ClientGone, Receive, read_body
-from verifier.api.connections import SCOPE_KEY, Evictable
+from verifier.api.connections import SCOPE_KEY, NodeConnection
 from verifier.api.limits import RateLimiter
 from verifier.api.problems import CONTENT_TYPE_PROBLEM, internal_error, problem_body, status_of
 from verifier.entropy import Entropy
@@ -68,7 +68,7 @@ class Answer:
     content_type: str = "application/json"
     parts: AsyncGenerator[bytes, None] | None = None
     proved_by: str | None = None
-    """Whose AK the request was accepted by, as `Evictable.proved` has it; None where a token was, or nothing."""
+    """Whose AK the request was accepted by, as `NodeConnection.proved` has it; None where a token was, or nothing."""
     held: bool = False
     """It waits for something to say, and its connection may be closed for another's."""
 
@@ -171,7 +171,7 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
 
 def prove_connection(scope: Scope, by: str | None, *, held: bool) -> None:
     """The connection on which the request came is no stranger's any more."""
-    connection: Evictable | None = scope.get(SCOPE_KEY)
+    connection: NodeConnection | None = scope.get(SCOPE_KEY)
     if connection is not None:
         connection.proved(by)
         if held:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections import OrderedDict
+
+from edges.connections import network_of
 
 MAX_ADDRESSES = 50_000
 
@@ -36,13 +37,3 @@ class RateLimiter:
         if len(self._buckets) > self._limit:
             self._buckets.popitem(last=False)
         return wait
-
-
-def network_of(address: str) -> str:
-    """What one client is known by: its IPv4 address, or its IPv6 /64."""
-    if ":" not in address:
-        return address
-    try:
-        return str(ipaddress.IPv6Network((address, 64), strict=False))
-    except ValueError:
-        return address
