@@ -24,6 +24,9 @@ FAREWELL_SECONDS = 2.0
 so that every stop would wait for the limit of a graceful one."""
 ACCEPTED_AT_ONCE = 32
 """Then the loop turns: handshakes that began go on before more begin. Who waits meanwhile waits in the kernel."""
+MAX_HANDSHAKES = 1024
+"""At once. Each costs 100 kB for as long as it goes on, about twice what a connection costs afterwards. An honest one
+takes milliseconds of ours and a round trip; beyond so many the oldest is cut."""
 PAUSE_SECONDS = 0.5
 _AT_ONCE = struct.pack("ii", 1, 0)
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -46,7 +49,7 @@ class Arrival:
     def evict(self) -> None:
         """Closed at once."""
         self._door.connections.closed(self)
-        self._door.arrivals.discard(self)
+        self._door.leaves(self)
         self._stop_waiting()
         with suppress(OSError):
             # No farewell in the kernel, where it would be kept for a minute.
@@ -78,6 +81,7 @@ class Arrival:
         left = HANDSHAKE_SECONDS if self._timer is None else self._timer.when() - self._door.loop.time()
         self._stop_waiting()
         self._door.connections.spoke(self)
+        self._door.begins(self)
         task = self._door.loop.create_task(self._handshake(max(left, 0.1)))
         self._door.handshakes.add(task)
         task.add_done_callback(self._door.handshakes.discard)
@@ -110,7 +114,7 @@ class Arrival:
 
     def entered(self, connection: Evictable) -> bool:
         """Whether `connection`, whose handshake is over, has this one's place among all connections."""
-        self._door.arrivals.discard(self)
+        self._door.leaves(self)
         return self._door.connections.became(self, connection)
 
 
@@ -128,6 +132,7 @@ class Door:
         self.context, self.connections, self.protocol_of = context, connections, protocol_of
         self.arrivals: set[Arrival] = set()
         self.handshakes: set[asyncio.Task[None]] = set()
+        self._speaking: dict[Arrival, None] = {}
         self._listening = listening
         self._pause: asyncio.TimerHandle | None = None
         self._open()
@@ -140,6 +145,17 @@ class Door:
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it runs in."""
         return self.loop
+
+    def begins(self, arrival: Arrival) -> None:
+        """The handshake of `arrival` may begin; where too many are going on, the oldest has ended."""
+        if len(self._speaking) >= MAX_HANDSHAKES:
+            next(iter(self._speaking)).evict()
+        self._speaking[arrival] = None
+
+    def leaves(self, arrival: Arrival) -> None:
+        """`arrival` is in, or gone."""
+        self.arrivals.discard(arrival)
+        self._speaking.pop(arrival, None)
 
     def close(self) -> None:
         """Nobody is let in any more; who is in stays."""

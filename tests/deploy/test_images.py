@@ -104,8 +104,8 @@ def test_copied_folders_exist_and_hold_what_the_part_imports(part: str) -> None:
         for word in arguments.split()[:-1]
     }
     assert all((ROOT / word).exists() for word in copied)
-    # policies: the command line itself, and verifier; verifier: the wire format that all parts share.
-    assert {"policies", "verifier", part, "nodewarden.py"} <= copied
+    # policies: the command line itself, and verifier; verifier: the wire format that all parts share; edges: all parts.
+    assert {"policies", "verifier", "edges", part, "nodewarden.py"} <= copied
 
 
 def test_what_the_images_copy_is_all_that_an_engine_is_sent() -> None:

@@ -130,6 +130,20 @@ def test_hundreds_of_connections_that_never_end_a_handshake_keep_nobody_out(
         assert len(front.arrivals) <= bound  # type: ignore[attr-defined]  # - a Door
 
 
+def test_handshakes_that_stand_still_are_few_and_the_oldest_goes_first(
+    serve: Callable[[], Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "MAX_HANDSHAKES", 8)
+    served = serve()
+    with ExitStack() as held:
+        half = [held.enter_context(served.plain(f"127.0.0.{2 + number}")) for number in range(20)]
+        for stranger in half:
+            stranger.sendall(HALF_A_HELLO)
+            assert served.asked() == b"HTTP/1.1 200 OK"
+        # The honest one needed a place too.
+        assert [_closed_within(stranger, 0.05) for stranger in half] == [True] * 13 + [False] * 7
+
+
 def test_many_short_connections_at_once_are_all_served_while_strangers_are_silent(serve: Callable[[], Served]) -> None:
     served = serve()
     with ExitStack() as held, ThreadPoolExecutor(16) as clients:
