@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import sys
 
@@ -14,6 +13,7 @@ from admission.direct import DirectApp
 from admission.protocol import answering
 from admission.serving_certificate import HotCertificate
 from admission.settings import Listen
+from edges.collector import tune_collector
 from edges.listening import listening_sockets
 from edges.open_files import fit_to_files
 from edges.private_files import require_private
@@ -41,13 +41,9 @@ def server_of(app: ASGIApp, listen: Listen, certificate: HotCertificate) -> TlsS
 def tune_process() -> None:
     """Short pauses for whoever waits for a decision. Call it once in a process that serves and does nothing else.
 
-    The collector looks for cycles, and over the objects of a large cluster a full look takes some tenths of a second;
-    what parses and decides makes no cycles, so that few looks are enough. A thread that reads a watch hands the
-    interpreter over after a millisecond in place of five.
+    A thread that reads a watch hands the interpreter over after a millisecond in place of five.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    tune_collector()
     sys.setswitchinterval(0.001)
 
 

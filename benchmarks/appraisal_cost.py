@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.fleet import NOW, Steady, steady
+from edges.collector import tune_collector
 from verifier.appraisal.appraise import appraise
 from verifier.appraisal.authenticate import authenticate
 from verifier.appraisal.verify import verify
 from verifier.evidence.parse import parse_bundle
 from verifier.evidence.steady import SteadyBundles, parse_steady
-from verifier.server import tune_collector
 from verifier.wire.bundle_codec import decode_bundle
 
 NAMES = ("appraisal_cost_ratio", "appraisals_per_s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -18,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic_core import to_json
 
+from edges.collector import tune_collector
 from edges.listening import listening_sockets
 from edges.open_files import fit_to_files
 from edges.private_files import require_private
@@ -211,13 +211,6 @@ def server_config(verifier: Verifier) -> uvicorn.Config:
     )
     over_tls(config, certificate, key)
     return config
-
-
-def tune_collector() -> None:
-    """What is built now lives as long as the process: the garbage collector need not look at it again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 class _Server(BoundedServer):

@@ -100,6 +100,14 @@ def test_what_is_no_plain_mapping_is_refused(tmp_path: Path, text: str) -> None:
     assert refused(write(tmp_path, text=text)) is ReasonCode.SETTING_INVALID
 
 
+def test_a_word_that_only_some_readers_of_yaml_take_for_true_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_text(f"{path.read_text()}attest_now: true\n")
+    assert load_settings(path, {}).attest_now is True
+    path.write_text(path.read_text().replace("attest_now: true", "attest_now: on"))
+    assert refused(path) is ReasonCode.SETTING_INVALID
+
+
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     environment = {
         "NODEWARDEN_ATTESTER_NODE_NAME": "node-b",
