@@ -104,9 +104,6 @@ def test_all_nodes_that_nobody_admitted_share_their_connections_and_holders_of_t
     registry = NodeConnections(limit=2 * MAX_PROVEN_PENDING, per_address=2 * MAX_PROVEN_PENDING)
     pending = opened(_Connection, registry, "192.0.2.1", MAX_PROVEN_PENDING + 9)
     people = opened(_Connection, registry, "192.0.2.2", 99)
-        opened(_Connection, registry, "192.0.2.1", MAX_PROVEN_PENDING + 9),
-        opened(_Connection, registry, "192.0.2.2", 99),
-    )
     for connection in pending:
         connection.proved(PENDING)
     for connection in people:
