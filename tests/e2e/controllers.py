@@ -103,6 +103,11 @@ class Controllers:
     def wait_unlabelled(self, name: str, seconds: float = 20) -> float:
         return until(f"{name} is not labelled", lambda: not self.labels(name), seconds)
 
+    def renewed(self, lease: str = "nodewarden-results") -> str:
+        """When the Lease was last renewed, as it says; empty while there is none."""
+        answer = self.admin.get(f"{LEASES}/{lease}")
+        return str(answer.body["spec"]["renewTime"]) if answer.accepted else ""
+
     def policy(self, name: str = POLICY, **spec: Any) -> None:
         content = {"baselines": [{"name": "h200-prod", "floor": "4.1.0"}], "minRemainingValidity": "1s", **spec}
         self.admin.must_apply(

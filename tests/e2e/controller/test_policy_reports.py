@@ -18,12 +18,11 @@ from tests.admission.figures import figures
 from tests.deploy.rendered import render
 from tests.e2e.client import Client
 from tests.e2e.control_plane import ControlPlane, Options, control_plane
-from tests.e2e.controllers import POLICY, Controllers, controllers, until
+from tests.e2e.controllers import POLICY, Controllers, until
 from tests.e2e.install import apply, install
 from tests.e2e.machines import nodewarden
 from tests.e2e.pods import pods_path
 from tests.e2e.programs import Program, find_program, free_port, wait_until
-from tests.e2e.verifier_stream import VerifierStream, verifier_stream
 from verifier.wire.codes import ReasonCode
 from verifier.wire.result import Verdict
 
@@ -43,19 +42,10 @@ def plane(folder: Path) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def stream(plane: ControlPlane, tmp_path: Path) -> Iterator[VerifierStream]:
-    with verifier_stream(tmp_path, plane.authority) as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(plane: ControlPlane, stream: VerifierStream, tmp_path: Path) -> Iterator[Controllers]:
+def cluster(cluster: Controllers) -> Controllers:
     """A policy that ends no pods, so that they can be told of, and no controller yet."""
-    with controllers(plane, stream, tmp_path) as made:
-        made.policy(onLoss={"action": "None"})
-        yield made
-        made.stop_all()
-        made.admin.delete("/apis/nodewarden.dev/v1alpha1/sensitiveworkloads/llm")
+    cluster.policy(onLoss={"action": "None"})
+    return cluster
 
 
 @dataclass
