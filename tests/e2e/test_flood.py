@@ -15,7 +15,7 @@ import pytest
 from admission.controller.heartbeat import RENEW_SECONDS
 from tests.deploy.rendered import installed
 from tests.e2e.control_plane import ControlPlane, Options, control_plane
-from tests.e2e.controllers import LEASES, Controllers, controllers
+from tests.e2e.controllers import Controllers, controllers
 from tests.e2e.install import NAMESPACE, apply, install
 from tests.e2e.installation.guards import FLOW_CONTROL, denied_by
 from tests.e2e.programs import wait_until
@@ -45,7 +45,7 @@ def cluster(plane: ControlPlane, tmp_path: Path) -> Iterator[Controllers]:
     """A controller that renews the Lease."""
     with verifier_stream(tmp_path, plane.authority) as stream, controllers(plane, stream, tmp_path) as made:
         made.start()
-        wait_until("the Lease is renewed", lambda: renewed(made) != "", 30)
+        wait_until("the Lease is renewed", lambda: made.renewed() != "", 30)
         yield made
 
 
@@ -82,18 +82,12 @@ def flooded(plane: ControlPlane, namespace: str, accounts: list[str]) -> Iterato
         yield
 
 
-def renewed(cluster: Controllers) -> str:
-    """When the Lease of the results was last renewed, as it says; empty while there is none."""
-    answer = cluster.admin.get(f"{LEASES}/nodewarden-results")
-    return str(answer.body["spec"]["renewTime"]) if answer.accepted else ""
-
-
 def longest_silence(cluster: Controllers, seconds: float = WATCHED_SECONDS) -> float:
     """For how long at most the Lease was not renewed within the next `seconds`."""
     began = last = time.monotonic()
-    seen, longest = renewed(cluster), 0.0
+    seen, longest = cluster.renewed(), 0.0
     while time.monotonic() - began < seconds:
-        now = renewed(cluster)
+        now = cluster.renewed()
         if now != seen:
             seen, last = now, time.monotonic()
         longest = max(longest, time.monotonic() - last)
