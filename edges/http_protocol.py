@@ -34,6 +34,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._in_message = False
         self._whole = False
+        self._has_body = False
         self._head_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
@@ -81,13 +82,21 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         # A request that came whole needs no timer: this is a part of one, or blank lines that keep the connection open.
         self._await_rest()
-        if self._in_head:
+        # Attack: fields after a body in chunks, or the head of a request that came before the answer to another: both
+        # are kept as a head's are. Whatever is not a body counts as one.
+        if self._in_head or not self._has_body:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.transport.abort()
+        self._has_body = False
+
+    def on_body(self, body: bytes) -> None:
+        self._has_body = True
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_begin(self) -> None:
-        self._whole = False
+        self._whole = self._has_body = False
         self._in_head = self._in_message = True
         super().on_message_begin()
 

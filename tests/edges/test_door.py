@@ -72,11 +72,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 @pytest.fixture
 def serve(certificate: Certificate) -> Iterator[Callable[[], Served]]:
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(_served(certificate))
+        yield lambda: stack.enter_context(serving(certificate))
 
 
 @contextmanager
-def _served(certificate: Certificate) -> Iterator[Served]:
+def serving(certificate: Certificate) -> Iterator[Served]:
     connections = Connections(LIMIT, PER_ADDRESS)
     config = http_config(_app, BoundedProtocol, connections)
     over_tls(config, certificate.certificate, certificate.key)
@@ -192,7 +192,7 @@ def test_a_client_that_goes_before_its_handshake_leaves_nothing_behind(serve: Ca
 
 def test_a_stop_does_not_wait_for_who_never_said_a_word(certificate: Certificate) -> None:
     with ExitStack() as held:
-        with _served(certificate) as served:
+        with serving(certificate) as served:
             strangers = [held.enter_context(served.plain()) for _ in range(10)]
             for stranger in strangers[5:]:
                 stranger.sendall(HALF_A_HELLO)
