@@ -105,7 +105,8 @@ def installed(folder: Path, images: list[Image], maker: LocalCa) -> Iterator[Ins
 
 def _install(made: Installed, network: ServiceNetwork) -> None:
     helm = [str(find_program("helm")), "install", "nodewarden", "deploy/chart/nodewarden", "--namespace", "kube-system"]
-    _checked(made, *helm, "--set", f"cluster.issuer={made.plane.server}")
+    provider = f"attester.csi.enabled=true,attester.csi.providersDir={made.node.providers}"
+    _checked(made, *helm, "--set", f"cluster.issuer={made.plane.server}", "--set", provider)
     network.serve()
     _require_ordinary_pods_go_on(made)
     for name in ("verifier", "broker"):
@@ -195,9 +196,9 @@ def _on_this_machine(made: Installed, network: ServiceNetwork) -> list[dict[str,
     for each in (port, port + 1):
         network.listen(address, each, lambda each=each: ("127.0.0.1", each))  # type: ignore[misc]  # mypy#15459
     tcti = {"name": "NODEWARDEN_ATTESTER_TCTI", "value": f"swtpm:host={address},port={port}"}
-    for kind in ("initContainers", "containers"):
-        container = f"/spec/template/spec/{kind}/0"
-        (tpm,) = (n for n, m in enumerate(template[kind][0]["volumeMounts"]) if m["name"] == "tpm")
+    for kind, index in (("initContainers", 0), ("containers", 0), ("containers", 1)):
+        container = f"/spec/template/spec/{kind}/{index}"
+        (tpm,) = (n for n, m in enumerate(template[kind][index]["volumeMounts"]) if m["name"] == "tpm")
         mounted = str(library)
         changes += [
             {"op": "add", "path": f"{container}/env/-", "value": tcti},

@@ -15,10 +15,13 @@ from tests.e2e.install import NAMESPACE
 from tests.e2e.machines import ATTESTER_NAMESPACE
 from tests.e2e.pods import a_pod, kubectl, pods_path, wait_for_phase
 from tests.e2e.programs import wait_until
+from tests.e2e.real_node import DRIVER
 from verifier.wire.codes import ReasonCode
 
-SPACE, SECRET = "ml", "model-key"
+SPACE, SECRET, VALUE = "ml", "model-key", "the key that decrypts the model's weights"
 PARTS = ("verifier", "controller", "webhook", "broker")
+KUBELET_RETRIES_SECONDS = 180
+"""The attester's pod waits for a ConfigMap that bootstrap.sh makes: the kubelet looks again after at most 122 s."""
 
 
 def _ready(pod: dict[str, Any]) -> bool:
@@ -78,7 +81,7 @@ def test_the_control_plane_parts_mount_no_more_of_the_cluster_than_they_need(pro
 
 def test_the_node_attests_by_its_daemonset_and_is_labelled(product: Installed) -> None:
     name = product.node.name
-    wait_until("the node is labelled", lambda: is_labelled(product.plane.admin, name), 90)
+    wait_until("the node is labelled", lambda: is_labelled(product.plane.admin, name), KUBELET_RETRIES_SECONDS)
     wait_until("the attester is ready", lambda: _all_ready(product, ATTESTER_NAMESPACE), 30)
     attestation = product.plane.admin.must_get(f"{GROUP}/nodeattestations/{name}")
     assert attestation["spec"]["nodeUID"] == product.plane.admin.must_get(f"/api/v1/nodes/{name}")["metadata"]["uid"]
@@ -97,7 +100,7 @@ def test_the_attester_s_doctor_finds_all_that_is_required_in_its_pod(product: In
 def sensitive_pod(product: Installed) -> str:
     """The path of a pod that may run on a verified node only, and runs."""
     admin, image = product.plane.admin, product.node.app_image
-    wait_until("the node is labelled", lambda: is_labelled(admin, product.node.name), 90)
+    wait_until("the node is labelled", lambda: is_labelled(admin, product.node.name), KUBELET_RETRIES_SECONDS)
     admin.must_create("/api/v1/namespaces", {"metadata": {"name": SPACE}})
     admin.must_create(f"/api/v1/namespaces/{SPACE}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
     spec = {
@@ -128,11 +131,11 @@ def test_a_sensitive_pod_cannot_be_entered(product: Installed, sensitive_pod: st
 
 
 def test_its_secret_goes_to_the_tpm_of_its_node(product: Installed, sensitive_pod: str) -> None:
-    state, value = "/var/lib/nodewarden", "the key that decrypts the model's weights"
+    state = "/var/lib/nodewarden"
     store = ("--store", f"{state}/secrets.sealed", "--key", f"{state}/secrets.key", "--from-file", "-")
     put = ("nodewarden", "admission", "secrets", "put", SECRET, *store)
     broker = ("exec", "-i", "deploy/nodewarden-broker", "-c", "broker", "--", *put)
-    product.kubectl("-n", NAMESPACE, *broker, typed=value)
+    product.kubectl("-n", NAMESPACE, *broker, typed=VALUE)
 
     uid = product.plane.admin.must_get(sensitive_pod)["metadata"]["uid"]
     bound = {"apiVersion": "v1", "kind": "Pod", "name": "llm", "uid": uid}
@@ -142,7 +145,33 @@ def test_its_secret_goes_to_the_tpm_of_its_node(product: Installed, sensitive_po
         f"nodewarden attester secret {SECRET} --token-file /tmp/token --out /tmp/out >&2; cat /tmp/out/*; rm -r /tmp/*"
     )
     attester = ("exec", "-i", "daemonset/nodewarden-attester", "-c", "attester", "--", "sh", "-ec", fetch)
-    assert product.kubectl("-n", ATTESTER_NAMESPACE, *attester, typed=token) == value
+    assert product.kubectl("-n", ATTESTER_NAMESPACE, *attester, typed=token) == VALUE
+
+
+def test_its_secret_is_a_file_in_a_pod_that_mounts_it(product: Installed, sensitive_pod: str) -> None:
+    # Stored by the test before.
+    admin, image = product.plane.admin, product.node.app_image
+    made = {
+        "apiVersion": "secrets-store.csi.x-k8s.io/v1",
+        "kind": "SecretProviderClass",
+        "metadata": {"name": "llm"},
+        "spec": {"provider": "nodewarden", "parameters": {"secrets": SECRET}},
+    }
+    admin.must_create(f"/apis/secrets-store.csi.x-k8s.io/v1/namespaces/{SPACE}/secretproviderclasses", made)
+    container = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", "cat /secrets/key.bin; echo; exec sleep 1000"],
+        "volumeMounts": [{"name": "secrets", "mountPath": "/secrets", "readOnly": True}],
+    }
+    volume = {"driver": DRIVER, "readOnly": True, "volumeAttributes": {"secretProviderClass": "llm"}}
+    spec: dict[str, Any] = {"containers": [container], "volumes": [{"name": "secrets", "csi": volume}]}
+    admin.must_create(pods_path(SPACE), a_pod("files", serviceAccountName=ACCOUNT, **spec))
+    wait_for_phase(admin, SPACE, "files", seconds=60)
+    log = ("-n", SPACE, "logs", "files")
+    wait_until("the pod shows its secret", lambda: product.kubectl(*log) == f"{VALUE}\n", 20)
+    admin.delete(pods_path(SPACE, "files"), grace_seconds=1)
 
 
 def test_a_reboot_into_another_command_line_takes_the_label_and_the_pod_away(
