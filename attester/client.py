@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ class Client:
         self._http = http
         self._exchange_seconds = exchange_seconds
         self._socket: socket.socket | None = None
+        self._late = False
 
     def enrol(self, request: EnrolmentRequest) -> EnrolmentResponse:
         """POST /v1/enrolments. Raises as `_post`."""
@@ -112,6 +114,11 @@ class Client:
                 body = zstandard.ZstdCompressor(level=3, write_content_size=True).compress(body)
                 headers["content-encoding"] = "zstd"
         deadline = time.monotonic() + self._exchange_seconds
+        self._late = False
+        # Attack: a head that never ends, a byte now and then. Nothing of it comes to us before all of it is there.
+        timer = threading.Timer(self._exchange_seconds, self._cut)
+        timer.daemon = True
+        timer.start()
         try:
             watched = {"trace": self._watch}
             with self._http.stream(method, path, content=body, headers=headers, extensions=watched) as response:
@@ -120,12 +127,20 @@ class Client:
         except (httpx.HTTPError, httpx.StreamError) as error:
             claim = f"{self._http.base_url}{path}"
             raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, claim, _cause(error)) from error
+        finally:
+            timer.cancel()
         yield status, answer
+
+    def _cut(self) -> None:
+        self._late = True
+        self.break_off()
 
     def _watch(self, event: str, found: dict[str, Any]) -> None:
         # httpx keeps its sockets to itself; what it says of its progress is the documented way to them.
         if event == "connection.start_tls.complete":
             self._socket = found["return_value"].get_extra_info("socket")
+            if self._late:
+                self.break_off()
 
 
 @contextmanager

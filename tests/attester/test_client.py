@@ -13,6 +13,7 @@ import zstandard
 from attester import client as client_module
 from attester.client import COMPRESS_FROM_BYTES, open_client, refusal_code
 from tests.attester.scripted_server import Scripted, Server, answering
+from tests.edges.dripping import dripping
 from verifier.clock import SystemClock
 from verifier.tls import ensure_tls
 from verifier.wire.codes import ReasonCode
@@ -124,6 +125,23 @@ def test_a_server_that_drips_does_not_hold_us(tmp_path: Path, monkeypatch: pytes
         send(server, seconds=1)
     assert failure.value.code is ReasonCode.VERIFIER_UNREACHABLE
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [(b"HTTP/1.1 200 OK\r\nx: ", b"y"), (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), (b"", b"HTTP/1.1 103 E\r\n\r\n")],
+)
+def test_a_head_that_never_ends_does_not_hold_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes, again: bytes
+) -> None:
+    certificate, key = ensure_tls(tmp_path, ("127.0.0.1",), SystemClock().now_ms() // 1000)
+    monkeypatch.setattr(client_module, "EXCHANGE_FACTOR", 0.3)
+    started = time.monotonic()
+    with dripping(certificate, key, first, again) as url, open_client(url, tmp_path / "ca.pem", 5, 2) as client:
+        with pytest.raises(Unavailable) as failure:
+            client.send_evidence(b"{}")
+        assert time.monotonic() - started < 5
+    assert failure.value.code is ReasonCode.VERIFIER_UNREACHABLE
 
 
 def test_a_server_of_another_ca_is_not_talked_to(tmp_path: Path) -> None:
