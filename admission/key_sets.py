@@ -60,7 +60,9 @@ def parse_key_set(text: str, algorithms: frozenset[str], where: str) -> KeySet:
     return KeySet(keys)
 
 
-def _key(entry: dict[str, Any], algorithms: frozenset[str], where: str) -> tuple[str, jwt.PyJWK]:
+def _key(entry: Any, algorithms: frozenset[str], where: str) -> tuple[str, jwt.PyJWK]:
+    if not isinstance(entry, dict):
+        raise _invalid(where, type(entry).__name__, "a key")
     if entry.keys() & {"d", "k", "p", "q"}:
         # A private key in a public place is not a key of anyone any more.
         raise _invalid(where, "private or symmetric key material", "public keys")

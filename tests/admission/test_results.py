@@ -193,6 +193,8 @@ GOOD = SIGNER.jwks()["keys"][0]
         "[]",
         _jwks(),
         _jwks(GOOD, GOOD),
+        json.dumps({"keys": [GOOD, None]}),
+        json.dumps({"keys": ["d"]}),
         _jwks({**GOOD, "kid": ""}),
         _jwks({name: value for name, value in GOOD.items() if name != "kid"}),
         _jwks({**GOOD, "d": GOOD["x"]}),
