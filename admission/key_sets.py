@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import ssl
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,9 @@ from verifier.wire.failures import MalformedEvidence, Unavailable
 MAX_JWKS_BYTES = 256 * 1024
 MAX_KEYS = 64
 FETCH_TIMEOUT_SECONDS = 5.0
+"""For each part of an exchange."""
+EXCHANGE_SECONDS = 10.0
+"""For the whole of one, from its TLS on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +99,33 @@ def fetch_key_set(url: str, ca_file: Path, algorithms: frozenset[str]) -> KeySet
 
     Raises `setting-invalid`, Unavailable `verifier-unreachable`. Redirects are not followed.
     """
+    connected: list[socket.socket] = []
+
+    def watch(event: str, found: dict[str, Any]) -> None:
+        if event == "connection.start_tls.complete":
+            connected.append(found["return_value"].get_extra_info("socket"))
+            timer.start()
+
+    def cut() -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(connected[0], socket.SHUT_RDWR)
+
+    # Attack: an answer that comes a byte now and then, for ever. Whoever waits for keys does nothing else meanwhile.
+    timer = threading.Timer(EXCHANGE_SECONDS, cut)
+    timer.daemon = True
     if not url.startswith("https://"):
         raise _invalid("jwks_url", url, "an https address")
     try:
         trust = ssl.create_default_context(cafile=str(ca_file))
         with (
             httpx.Client(verify=trust, timeout=FETCH_TIMEOUT_SECONDS, trust_env=False) as client,
-            client.stream("GET", url) as answer,
+            # Compressed, a few bytes unpack to any number of them.
+            client.stream("GET", url, headers={"accept-encoding": "identity"}, extensions={"trace": watch}) as answer,
         ):
             if answer.status_code != 200:
                 raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, url, f"status {answer.status_code}")
             body = b""
-            for part in answer.iter_bytes():
+            for part in answer.iter_raw():
                 body += part
                 if len(body) > MAX_JWKS_BYTES:
                     raise _invalid(url, "more bytes", f"at most {MAX_JWKS_BYTES}")
@@ -112,6 +133,8 @@ def fetch_key_set(url: str, ca_file: Path, algorithms: frozenset[str]) -> KeySet
         raise _invalid("jwks_url", url, "an https address") from error
     except (httpx.HTTPError, httpx.StreamError, OSError, ValueError) as error:
         raise Unavailable(ReasonCode.VERIFIER_UNREACHABLE, url, type(error).__name__) from error
+    finally:
+        timer.cancel()
     return parse_key_set(body.decode("utf-8", "replace"), algorithms, url)
 
 
