@@ -91,6 +91,20 @@ def test_no_enrolment_is_not_enrolled(tmp_path: Path) -> None:
     assert refusal.value.code is ReasonCode.NOT_ENROLLED
 
 
+@pytest.mark.parametrize("directory", [True, False])
+def test_a_lock_that_cannot_be_opened_is_a_refusal(tmp_path: Path, directory: bool) -> None:
+    require_private_directory(tmp_path / "runtime")
+    lock = tmp_path / "runtime/lock"
+    if directory:
+        lock.mkdir()
+    else:
+        lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Unavailable) as failure, exclusive(tmp_path / "runtime"):
+        pass
+    assert failure.value.code is ReasonCode.FILE_UNREADABLE
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def _hold(directory: Path, held: object, release: object) -> None:
     with exclusive(directory):
         held.set()  # type: ignore[attr-defined] # a multiprocessing event, whose class is made at run time
