@@ -48,6 +48,7 @@ class World:
     binding_key: BindingKey
     received: list[Received]
     driver: Driver | None = None
+    lease_id: str = "l"
     answer: Callable[[], Scripted] = Scripted
 
     def releases(self, *secrets: tuple[str, str], key: BindingKey | None = None, **headers: Any) -> None:
@@ -55,7 +56,8 @@ class World:
         released = [
             {"name": name, "path": path, "jwe": (key or self.binding_key).encrypt(SECRET)} for name, path in secrets
         ]
-        body = json.dumps({"secrets": [{**each, "lease_id": "l", "expires_at": 2_000_000_000} for each in released]})
+        lease = {"lease_id": self.lease_id, "expires_at": 2_000_000_000}
+        body = json.dumps({"secrets": [{**each, **lease} for each in released]})
         self.answer = lambda: Scripted(200, (body.encode(),), **headers)
 
     def code(self, asked: Ask | bytes | None = None) -> tuple[ReasonCode, grpc.StatusCode]:
@@ -99,6 +101,13 @@ def test_a_file_of_a_secret_is_given_as_the_class_says(world: World) -> None:
     world.releases(("llm/key", "./key.bin"))
     mounted = world.driver.mount(ask(filePermission="0444"))
     assert (mounted.files, mounted.modes) == ({"key.bin": SECRET}, {"key.bin": 0o444})
+
+
+def test_a_lease_whose_id_is_no_text_is_no_fault_of_ours(world: World) -> None:
+    assert world.driver is not None
+    world.lease_id = "\ud800"
+    world.releases(("llm/key", "key"))
+    assert world.driver.mount(ask()).files == {"key": SECRET}
 
 
 @pytest.mark.parametrize(
