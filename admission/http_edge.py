@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure, MalformedEvidence, Refusal, Unavailable
@@ -64,7 +65,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     """The request's body.
 
     Raises MalformedEvidence `body-too-large` (a declared size is believed before a byte is read); Unavailable
-    `rate-limited` when the body is slow, or when all bodies in flight together would be too large.
+    `rate-limited` when the body is slow or its client leaves, or when all bodies in flight together would be too large.
     """
     declared = request.headers.get("content-length", "")
     # httptools has refused what is no number; a body in chunks declares nothing.
@@ -85,6 +86,9 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
                     parts.append(part)
         except TimeoutError as error:
             raise Unavailable(ReasonCode.RATE_LIMITED, "body", f"slower than {BODY_TIMEOUT_SECONDS} s") from error
+        except ClientDisconnect as error:
+            # Attack: a page of traceback in the log, and a fault of ours among the figures, for each one that hangs up.
+            raise Unavailable(ReasonCode.RATE_LIMITED, "body", "the client left in the middle of it") from error
         return b"".join(parts)
 
 
