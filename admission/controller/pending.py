@@ -6,6 +6,7 @@ with its results and not with its age: what counts as a change is which nodes fa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ class PendingPods:
         self._view, self._writer, self._monotonic = view, writer, monotonic
         self._told: dict[str, _Told] = {}
         self._owners: dict[str, frozenset[tuple[str, str]]] = {}
+        self._owners_lock = threading.Lock()
         self._found: dict[object, tuple[int, Waiting]] = {}
 
     def forget(self, name: str) -> None:
@@ -70,15 +72,19 @@ class PendingPods:
         if waiting.about == told.about:
             return None
         told.about, told.at = waiting.about, moment
-        owner = None if pod.owner is None else pod.owner.uid
-        news = owner is not None and self._owners.get(owner) != waiting.about
+        news = pod.owner is not None and self._is_news(pod.owner.uid, waiting.about)
         self._writer.announce_pod(pod, PENDING_EVENT, waiting.note, and_owner=news)
-        if owner is not None:
-            # Of a thousand pods that wait for the same, what made them is told once.
+        return None
+
+    def _is_news(self, owner: str, about: frozenset[tuple[str, str]]) -> bool:
+        """Of a thousand pods that wait for the same, what made them is told once, also by two workers at a time."""
+        with self._owners_lock:
+            if self._owners.get(owner) == about:
+                return False
             if len(self._owners) >= MAX_REMEMBERED_OWNERS:
                 self._owners.clear()
-            self._owners[owner] = waiting.about
-        return None
+            self._owners[owner] = about
+            return True
 
     def _waiting(self, governance: Governance, now: int) -> Waiting:
         names = tuple(applied.policy.name for applied in governance.policies if applied.action == "deny")

@@ -147,3 +147,24 @@ def test_a_pod_whose_policy_does_not_exist_is_told_so(gated: Gated) -> None:
     note = gated.told()[0][2]
     assert ReasonCode.POLICY_UNKNOWN.value in note
     assert ReasonCode.POLICY_UNKNOWN.remedy in note
+
+
+def test_two_pods_of_one_owner_that_are_looked_at_at_once_tell_it_once(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated.put("h")
+    for name in ("g", "h"):
+        gated.gates.reconcile(f"ml/{name}")
+    gated.moment, gated.world.now = gated.moment + 60, gated.world.now + 1
+    writer, others = gated.world.writer, ["h"]
+    tell = writer.announce_pod
+
+    def announce(*arguments: Any, **options: Any) -> None:
+        # Another worker is as far with the other pod, before the first one's Event is written.
+        if others:
+            gated.gates.reconcile(f"ml/{others.pop()}")
+        tell(*arguments, **options)
+
+    monkeypatch.setattr(writer, "announce_pod", announce)
+    gated.gates.reconcile("ml/g")
+    assert sorted(kind for kind, _, _ in gated.told()) == ["Pod", "Pod", "ReplicaSet"]
