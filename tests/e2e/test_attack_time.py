@@ -127,7 +127,7 @@ def test_an_older_result_of_the_same_node_is_not_taken_again(
 def test_a_verified_node_that_runs_a_pod_with_host_access_takes_no_pod_until_that_is_gone(
     system: System, waiting: Governed, tenant: Client, tmp_path: Path
 ) -> None:
-    plane, node = system.plane, "fake-13"
+    plane, node = system.plane, "fake-15"
     with (
         spare_machine(system, tmp_path / "m", node),
         plane.as_user("somebody", "system:masters", "nodewarden:break-glass") as person,
