@@ -19,6 +19,9 @@ REQUEST_SECONDS = 15.0
 The largest, 4 MiB of evidence, needs 2.2 Mbit/s for that."""
 MAX_HEAD_BYTES = 16 * 1024
 """A bearer token or a request id takes a few hundred bytes; bodies have their own limits."""
+FREE_PIECES, PIECE_BYTES = 1024, 64
+"""A body may come in so many pieces, and one more for each so many bytes. Attack: chunks of a byte, each of which costs
+as much as one of sixteen thousand."""
 TAKING_SECONDS = 60.0
 """Attack: requests without end whose answers are not taken: a connection that is busy, and so never displaced."""
 
@@ -35,7 +38,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_message = False
         self._whole = False
         self._has_body = False
-        self._head_bytes = 0
+        self._head_bytes = self._body_bytes = self._pieces = 0
         self._timer: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
         super().connection_made(transport)
@@ -93,6 +96,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._has_body = True
         self._head_bytes = 0
+        self._pieces += 1
+        self._body_bytes += len(body)
+        if self._pieces > FREE_PIECES + self._body_bytes // PIECE_BYTES:
+            self.transport.abort()
+            return
         super().on_body(body)
 
     def on_message_begin(self) -> None:
@@ -102,7 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = self._body_bytes = self._pieces = 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -60,3 +60,8 @@ def test_a_body_in_chunks_with_a_trailer_is_no_head_however_large_it_is(connecti
     chunk = b"8000\r\n" + bytes(0x8000) + b"\r\n"
     connection.sendall(CHUNKED + chunk * 20 + b"0\r\nx: " + b"y" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\n")
     assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_body_in_tiny_chunks_without_end_is_cut(connection: ssl.SSLSocket) -> None:
+    connection.sendall(CHUNKED)
+    assert _taken_bytes(connection, b"1\r\nx\r\n" * 10_000) < LARGE_BYTES
