@@ -12,7 +12,7 @@ from typing import Literal
 
 from admission.versions import Version
 from verifier.wire.codes import ReasonCode
-from verifier.wire.failures import Rejection
+from verifier.wire.failures import Failure, Rejection
 from verifier.wire.result import Verdict
 
 API_VERSION = "nodewarden.dev/v1alpha1"
@@ -134,8 +134,13 @@ class NodeAttestation:
     def require_no_host_access(self) -> None:
         """No pod runs there that could act upon the node. Raises Rejection `node-runs-intruder`."""
         if self.host_access is not None:
-            where, wanted = f"nodes.{self.node_name}.pods", "no pod with host access"
-            raise Rejection(ReasonCode.NODE_RUNS_INTRUDER, where, self.host_access, wanted)
+            failure = host_access_failure(self.node_name, self.host_access)
+            raise Rejection(failure.code, failure.claim, failure.observed, failure.expected)
+
+
+def host_access_failure(node_name: str, pods: str) -> Failure:
+    """Why a node that passes is denied all the same: it runs `pods`, which could act upon it."""
+    return Failure(ReasonCode.NODE_RUNS_INTRUDER, f"nodes.{node_name}.pods", pods, "no pod with host access")
 
 
 def image_reference(image: str) -> str | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from admission.cluster_objects import Node, Pod
 from admission.controller.standing import standing_of
 from admission.controller.view import ControllerView
-from admission.trust_objects import NodeTrustPolicy, SensitiveWorkload
-from verifier.wire.codes import ReasonCode
+from admission.trust_objects import NodeTrustPolicy, SensitiveWorkload, host_access_failure
 from verifier.wire.failures import Failure
 from verifier.wire.result import AttestationResult
 
@@ -49,10 +48,5 @@ class JudgedState:
     def _judge(self, node: Node) -> AttestationResult | Failure:
         intruders = self._view.intruders(node.name)
         if intruders and standing_of(self._view, node, self._policies, intruders, self._now).passed:
-            return intruder_failure(node.name, intruders)
+            return host_access_failure(node.name, intruders[0])
         return self._view.result_of(node)
-
-
-def intruder_failure(node_name: str, intruders: tuple[str, ...]) -> Failure:
-    """Why a node that passes is denied all the same; `intruders` are not none."""
-    return Failure(ReasonCode.NODE_RUNS_INTRUDER, f"nodes.{node_name}.pods", intruders[0], "no pod with host access")

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from admission.controller.judged import intruder_failure
 from admission.controller.observed import ObservedPod
 from admission.controller.view import ControllerView
 from admission.controller.writer import Writer
 from admission.node_check import node_failures
 from admission.pod_rules import Governance
+from admission.trust_objects import host_access_failure
 from verifier.wire.codes import ReasonCode
 from verifier.wire.failures import Failure
 
@@ -108,7 +108,7 @@ class PendingPods:
             ]
             intruders = self._view.intruders(name)
             if not failures and intruders:
-                failures = [intruder_failure(name, intruders)]
+                failures = [host_access_failure(name, intruders[0])]
             yield name, tuple(failures)
 
 
