@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -83,14 +84,20 @@ def served(app: ASGIApp, certificate: Certificate) -> Iterator[str]:
 @contextmanager
 def serving(server: TlsServer) -> Iterator[str]:
     """The https address of `server`, which runs while the block does."""
+    with running(server):
+        yield f"https://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+
+@contextmanager
+def running(server: uvicorn.Server) -> Iterator[None]:
+    """`server` serves inside the block, and has ended after it."""
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         while not server.started:
             thread.join(0.01)
             assert thread.is_alive()
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"https://127.0.0.1:{port}"
+        yield
     finally:
         server.should_exit = True
         thread.join(15)

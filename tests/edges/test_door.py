@@ -20,7 +20,7 @@ from edges.connections import Connections
 from edges.http_protocol import BoundedProtocol
 from edges.listening import listening_sockets
 from edges.server import BoundedServer, http_config, over_tls
-from tests.admission.served import Certificate, make_certificate, trusting
+from tests.admission.served import Certificate, make_certificate, running, trusting
 
 LIMIT = 60
 PER_ADDRESS = 40
@@ -83,17 +83,8 @@ def serving(certificate: Certificate) -> Iterator[Served]:
     listening = listening_sockets("127.0.0.1", 0)
     port = listening[0].getsockname()[1]
     server = BoundedServer(config, listening)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            thread.join(0.01)
-            assert thread.is_alive()
+    with running(server):
         yield Served(port, server, connections, trusting(certificate))
-    finally:
-        server.should_exit = True
-        thread.join(15)
-        assert not thread.is_alive()
     assert connections._count == 0
 
 
