@@ -95,7 +95,10 @@ class Provider:
 
 
 def serve(path: Path, mounts: Mounts, bell: Bell) -> None:
-    """Answers the driver at `path` until the bell says stop; then mounts in flight have ended, or were broken off.
+    """Answers the driver at `path` until the bell says stop, and returns once mounts in flight have ended.
+
+    Those that the broker lets wait end by their own limits, which may be longer than the `STOP_SECONDS` after which
+    the driver hears nothing of them any more.
 
     Raises as `csi_socket.listening` does; Unavailable `address-unavailable` when the socket is taken away, since the
     driver cannot find us any more.
